@@ -1,0 +1,88 @@
+"""Multi-head attention: project, split into heads, attend, merge, project.
+
+    MultiHead(Q, K, V) = Concat(head₁, …, head_H) W_O,  head_i = Attention(Q W_Q, K W_K, V W_V)
+
+Legend: B batch, T queries, S keys, N packed tokens, H heads, G key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from allformer import config
+from allformer.core.attend import attend, attention_scores, attention_weights
+from allformer.core.cache import LayerCache
+from allformer.core.layout import RaggedLook
+from allformer.core.linear import Fused, Linear
+from allformer.core.masks import Look
+from allformer.core.taps import listening, tap
+
+
+class MultiHead(nn.Module):
+    """Self-attention (one fused q, k, v product) or, with `cross`, q and a fused k, v."""
+
+    def __init__(self, attention: config.Attention, dim: int, path: str, cross: bool = False):
+        super().__init__()
+        size = attention.size(dim)
+        q, kv = attention.heads * size, attention.groups * size
+        self.path = path
+        self.heads, self.groups, self.size = attention.heads, attention.groups, size
+        self.scale = size**-0.5 if attention.scale is None else attention.scale  # 1/√D
+        self.dropout = attention.dropout
+        self.cross = cross
+        if cross:
+            self.query = Fused(dim, attention.bias, q=q)
+            self.memory = Fused(dim, attention.bias, k=kv, v=kv)
+        else:
+            self.qkv = Fused(dim, attention.bias, q=q, k=kv, v=kv)
+        self.out = Linear(q, dim, bias=attention.bias)  # W_O
+
+    def forward(
+        self,
+        x: Tensor,
+        look: Look | RaggedLook,
+        memory: Tensor | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """x B T dim (or N dim) looks at itself, or at `memory` B S dim → the shape of x."""
+        packed = isinstance(look, RaggedLook)
+        if self.cross:
+            q = self._split(self.query(x), self.heads, packed)
+            if cache is not None and cache.cross is not None:
+                k, v = cache.cross
+            else:
+                assert memory is not None, "cross-attention needs the encoder's output"
+                k, v = (self._split(y, self.groups, packed) for y in self.memory.split(memory))
+                if cache is not None:
+                    cache.cross = (k, v)
+        else:
+            parts = self.qkv.split(x)
+            q = self._split(parts[0], self.heads, packed)  # B H T D
+            k, v = (self._split(y, self.groups, packed) for y in parts[1:])  # B G T D
+            if cache is not None:
+                k, v = cache.append(k, v)
+        q, k, v = tap(self, "q", q), tap(self, "k", k), tap(self, "v", v)
+        context = self._attend(q, k, v, look)
+        context = tap(self, "context", self._merge(context, packed))  # B T H·D
+        return tap(self, "output", self.out(context))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, look: Look | RaggedLook) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        if listening() and isinstance(look, Look):
+            # Shown beside the run, not instead of it: the fast kernel still makes the output,
+            # unless the listener puts other weights there.
+            tap(self, "scores", attention_scores(q, k, scale=self.scale))
+            weights = attention_weights(q, k, look, scale=self.scale)
+            patched = tap(self, "weights", weights)
+            if patched is not weights:
+                return patched @ v.repeat_interleave(self.heads // self.groups, dim=1)
+        return attend(q, k, v, look, scale=self.scale, dropout=dropout)
+
+    def _split(self, x: Tensor, heads: int, packed: bool) -> Tensor:
+        x = x.view(*x.shape[:-1], heads, self.size)
+        return x if packed else x.transpose(1, 2)  # N H D or B H T D
+
+    @staticmethod
+    def _merge(x: Tensor, packed: bool) -> Tensor:
+        # transpose back *before* flattening: B H T D → B T H D → B T H·D
+        return x.flatten(-2) if packed else x.transpose(1, 2).flatten(-2)

@@ -1,0 +1,125 @@
+"""How the tokens of a batch lie in memory: a grid with padding, or packed without.
+
+Norms, projections and feed-forward layers act on each token alone, so they take either form; only
+attention needs to know which token belongs to which row. Packed, nothing is computed for padding.
+
+Legend: R rows (sentences), T width of the grid, N tokens that are not padding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from allformer.core.masks import Look, causal_mask, combine, make_look, padding_mask
+
+
+class Grid(NamedTuple):
+    """Tokens as R T. `keep` (R S, True = real) covers `past` cached tokens too; None: all real."""
+
+    rows: int
+    width: int
+    keep: Tensor | None = None
+    past: int = 0
+
+    @property
+    def total(self) -> int:
+        """Cached tokens and new ones together: the number of keys."""
+        return self.past + self.width
+
+    def positions(self, device: torch.device) -> Tensor:
+        """The number of each token in its own sentence: padding on the left does not count."""
+        if self.keep is None:
+            return torch.arange(self.past, self.total, device=device)  # T
+        counted = self.keep.long().cumsum(-1).sub(1).clamp_min(0)
+        return counted[:, self.past :]  # R T
+
+
+class Packed(NamedTuple):
+    """Tokens as N, row after row. Everything that attention needs to find the rows again."""
+
+    keep: Tensor  # R T, True where a token stands
+    cells: Tensor  # N, where each token stands in the flattened grid
+    starts: Tensor  # R+1 int32, where each row begins among the N tokens
+    places: Tensor  # N, the number of each token in its own row
+
+    @property
+    def total(self) -> int:
+        """The width of the grid: no row is longer."""
+        return self.keep.shape[1]
+
+    def positions(self, device: torch.device) -> Tensor:
+        """The number of each token in its own sentence."""
+        return self.places
+
+    def to_grid(self, x: Tensor) -> Tensor:
+        """N … → R T …, zeros where there is no token."""
+        rows, width = self.keep.shape
+        grid = x.new_zeros(rows * width, *x.shape[1:]).index_copy(0, self.cells, x)
+        return grid.view(rows, width, *x.shape[1:])
+
+    def to_packed(self, x: Tensor) -> Tensor:
+        """R T … → N …"""
+        return x.flatten(0, 1).index_select(0, self.cells)
+
+
+Layout = Grid | Packed
+
+
+def pack(keep: Tensor) -> Packed:
+    """The packed layout of a grid's `attention_mask` (R T); padding may be on either side."""
+    keep = keep.bool()
+    cells = keep.flatten().nonzero().squeeze(1)
+    lengths = keep.sum(-1)
+    starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+    places = (keep.long().cumsum(-1) - 1).flatten()[cells]
+    return Packed(keep, cells, starts, places)
+
+
+def pack_lengths(lengths: Tensor, width: int | None = None) -> Packed:
+    """The packed layout of rows of the given lengths, each starting at the left of the grid."""
+    width = int(lengths.max()) if width is None else width
+    return pack(torch.arange(width, device=lengths.device) < lengths[:, None])
+
+
+class RaggedLook(NamedTuple):
+    """Who may look at whom when tokens are packed: only within the row, and backwards if causal."""
+
+    query: Packed
+    key: Packed
+    causal: bool
+    dense: Look  # the same, as a mask over the grids
+
+
+def self_look(
+    layout: Layout, causal: bool, device: torch.device, kernel: str = "fast"
+) -> Look | RaggedLook:
+    """What self-attention may see in this layout."""
+    if isinstance(layout, Packed):
+        dense = make_look(_grid_mask(layout.keep, layout.total, causal), kernel=kernel)
+        return RaggedLook(layout, layout, causal, dense)
+    if layout.keep is None and (layout.past == 0 or layout.width == 1):
+        return Look(causal=causal and layout.width > 1, kernel=kernel)
+    if layout.keep is None:
+        # several tokens after a cache: the triangle is shifted to the right
+        mask = causal_mask(layout.width, layout.total, device) if causal else None
+        return Look(mask, kernel=kernel)
+    return make_look(_grid_mask(layout.keep, layout.width, causal), kernel=kernel)
+
+
+def _grid_mask(keep: Tensor, targets: int, causal: bool) -> Tensor:
+    triangle = causal_mask(targets, keep.shape[1], keep.device) if causal else None
+    mask = combine(padding_mask(keep), triangle)
+    assert mask is not None
+    return mask
+
+
+def cross_look(query: Layout, key: Layout, kernel: str = "fast") -> Look | RaggedLook:
+    """What cross-attention may see: every real token of the other side's row."""
+    if isinstance(query, Packed) and isinstance(key, Packed):
+        return RaggedLook(query, key, False, make_look(padding_mask(key.keep), kernel=kernel))
+    assert isinstance(query, Grid), "one side packed, the other not: bring both to one layout"
+    assert isinstance(key, Grid), "one side packed, the other not: bring both to one layout"
+    return make_look(None if key.keep is None else padding_mask(key.keep), kernel=kernel)

@@ -1,0 +1,116 @@
+"""Cross-entropy straight from hidden states: the logits of a whole batch are never all in memory.
+
+    loss, nll = linear_cross_entropy(hidden, weight, None, targets, smoothing=0.1)
+
+With label smoothing ε over V classes the target distribution is q = (1−ε)·onehot + ε/V, and
+
+    loss = −Σ_v q_v log p_v,      ∂loss/∂logits = p − q.
+
+Since the gradient is known as soon as p is, both are computed chunk by chunk in the forward pass:
+one pass over each chunk of logits, no recomputation, V·chunk numbers of memory instead of V·N.
+
+Legend: N tokens, D model width, V vocabulary, C tokens in a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+IGNORE = -100  # the ecosystem's id for "no target here"
+_CHUNK = 2**27  # logits of at most this many numbers at a time: 256 MiB in bf16
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The mean over targets ≠ −100 of the (label-smoothed) cross-entropy, in at least fp32."""
+    wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    return F.cross_entropy(
+        wide.flatten(0, -2), targets.flatten(), ignore_index=IGNORE, label_smoothing=smoothing
+    )
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    smoothing: float = 0.0,
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Summed smoothed loss and summed negative log-likelihood of `targets` (N) from `hidden` (N D).
+
+    logits = hidden weightᵀ + bias, as the head would compute them. Targets of −100 count nothing.
+    The second result is for perplexity and carries no gradient.
+    """
+    rows = chunk or max(1, _CHUNK // weight.shape[0])
+    apply: Any = _LinearCrossEntropy.apply
+    loss, nll = apply(hidden, weight, bias, targets, smoothing, rows)
+    return loss, nll
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        rows: int,
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        w = weight.to(hidden.dtype)
+        b = None if bias is None else bias.to(hidden.dtype)
+        want_hidden, want_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+        loss = torch.zeros((), dtype=wide, device=hidden.device)
+        nll = torch.zeros((), dtype=wide, device=hidden.device)
+        d_hidden: list[Tensor] = []
+        d_weight: Tensor | None = None
+        d_bias: Tensor | None = None
+        for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
+            logits = F.linear(h, w, b)  # C V
+            part, part_nll, d_logits = _chunk(logits, t, smoothing)
+            loss, nll = loss + part, nll + part_nll
+            if want_hidden:
+                d_hidden.append(d_logits @ w)  # C D
+            if want_weight:
+                dw = _outer(d_logits, h, wide)  # V D
+                d_weight = dw if d_weight is None else d_weight + dw
+                if bias is not None:
+                    db = d_logits.sum(0, dtype=wide)
+                    d_bias = db if d_bias is None else d_bias + db
+        ctx.save_for_backward(torch.cat(d_hidden) if d_hidden else None, d_weight, d_bias)
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        d_loss = grads[0]
+        out = [None if x is None else x * d_loss.to(x.dtype) for x in ctx.saved_tensors]
+        return (*out, None, None, None)
+
+
+def _chunk(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss sum, NLL sum and ∂loss/∂logits = p − q of one chunk; rows without target give zero."""
+    wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    real = targets != IGNORE
+    safe = targets.where(real, 0)[:, None]
+    logp = wide.log_softmax(-1)
+    nll = -logp.gather(1, safe).squeeze(1) * real
+    loss = nll
+    if smoothing:
+        loss = (1 - smoothing) * nll - smoothing * logp.mean(-1) * real
+    vocab = torch.arange(logits.shape[1], device=logits.device)
+    grad = logp.exp() - smoothing / logits.shape[1] - (1 - smoothing) * (vocab == safe)
+    return loss.sum(), nll.sum(), (grad * real[:, None]).to(logits.dtype)
+
+
+def _outer(d_logits: Tensor, h: Tensor, wide: torch.dtype) -> Tensor:
+    """∂loss/∂W of a chunk, C V and C D → V D, accumulated in fp32 where the chip can do so."""
+    if d_logits.is_cuda and d_logits.dtype != wide:
+        return torch.mm(d_logits.t(), h, out_dtype=wide)
+    return (d_logits.t() @ h).to(wide)

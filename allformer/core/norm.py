@@ -1,0 +1,48 @@
+"""LayerNorm and RMSNorm: over the features of each token, never over the batch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from allformer import config
+
+
+class LayerNorm(nn.Module):
+    """γ ⊙ (x − μ) / √(σ² + ε) + β, with the biased variance; statistics in at least fp32."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))  # γ
+        self.bias = nn.Parameter(torch.zeros(dim))  # β
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = _wide(x)
+        w, b = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
+        return F.layer_norm(wide, w.shape, w, b, self.eps).to(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    """γ ⊙ x / √(mean(x²) + ε); statistics in at least fp32."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))  # γ
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = _wide(x)
+        w = self.weight.to(wide.dtype)
+        return F.rms_norm(wide, w.shape, w, self.eps).to(x.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Half precision is too narrow for a mean of squares; fp32 and fp64 stay as they are."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def make_norm(norm: config.Norm, dim: int) -> LayerNorm | RMSNorm:
+    """The module for a `Norm` slot."""
+    return LayerNorm(dim, norm.eps) if norm.kind == "layer" else RMSNorm(dim, norm.eps)

@@ -1,0 +1,50 @@
+"""Taps: every intermediate value has a name, and costs nothing when nobody listens.
+
+    with listen(lambda name, x: print(name, tuple(x.shape))):
+        model(input_ids=ids)
+
+Each step of the model calls `tap(self, "scores", x)` and goes on with what comes back, so a
+listener can look (return None) or patch (return another tensor). The listener is a module global:
+`torch.compile` sees None, guards on it, and removes the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from torch import Tensor
+
+Listener = Callable[[str, Tensor], Tensor | None]
+_listener: Listener | None = None
+
+
+class Named(Protocol):
+    """A part of a model that knows where it stands, e.g. `encoder.3.attention`."""
+
+    path: str
+
+
+def listening() -> bool:
+    """True inside `listen`: the slow, exact values (scores, weights) are worth computing."""
+    return _listener is not None
+
+
+def tap(owner: Named, step: str, x: Tensor) -> Tensor:
+    """Offer `x` under the name `owner.path.step`; returns `x`, or what the listener puts there."""
+    if _listener is None:
+        return x
+    patched = _listener(f"{owner.path}.{step}" if owner.path else step, x)
+    return x if patched is None else patched
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[None]:
+    """Let `listener(name, tensor)` hear every tap of every model run inside the block."""
+    global _listener
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before

@@ -1,0 +1,207 @@
+"""Parameters, operations and memory of a config, by formula: nothing is built.
+
+    table = count(preset("original-base"))
+    table.parameters                     # 63,082,496
+    table.flops_per_token                # forward, at table.length tokens
+    print(table)
+
+Legend: d model width, H heads, G key/value heads, D head size, f feed width, V vocabulary,
+n length (of source and of target alike).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from allformer import config
+
+
+@dataclass(frozen=True)
+class Part:
+    """One line of the table: a name, its formula, how many parameters, forward FLOPs per token."""
+
+    name: str
+    formula: str
+    parameters: int
+    flops: int = 0  # per token of its own side
+    quadratic: int = 0  # the share of `flops` that grows with the length: attention itself
+
+
+@dataclass(frozen=True)
+class Count:
+    """The whole count at one length; see `count`."""
+
+    parts: tuple[Part, ...]
+    length: int
+    cache_bytes_per_token: int
+    activation_bytes: int
+    dtype_bytes: int = field(default=2)
+
+    @property
+    def parameters(self) -> int:
+        """Exactly what `build(config)` holds; shared tables count once."""
+        return sum(part.parameters for part in self.parts)
+
+    @property
+    def flops_per_token(self) -> int:
+        """Forward floating-point operations for one target token (and one source token with it).
+
+        A multiply-add is two operations. A training step does about three times as many.
+        """
+        return sum(part.flops for part in self.parts)
+
+    @property
+    def attention_share(self) -> float:
+        """The fraction of the operations that is quadratic in the length: scores and mixing."""
+        return sum(part.quadratic for part in self.parts) / max(1, self.flops_per_token)
+
+    def as_dict(self) -> dict[str, object]:
+        """For `--json`."""
+        return {
+            "parameters": self.parameters,
+            "length": self.length,
+            "flops_per_token": self.flops_per_token,
+            "attention_share": round(self.attention_share, 6),
+            "cache_bytes_per_token": self.cache_bytes_per_token,
+            "activation_bytes_per_sequence": self.activation_bytes,
+            "parameter_bytes": self.parameters * self.dtype_bytes,
+            "parts": [vars(part) for part in self.parts],
+        }
+
+    def __str__(self) -> str:
+        width = max(len(part.name) for part in self.parts)
+        lines = [f"{p.name:<{width}}  {p.parameters:>14,}  {p.formula}" for p in self.parts]
+        lines.append(f"{'total':<{width}}  {self.parameters:>14,}")
+        return "\n".join(lines)
+
+
+def count(model: config.Model, length: int = 512, dtype_bytes: int = 2) -> Count:
+    """Count a config at a sequence length: `count(preset("original-big"), length=2048)`.
+
+    `dtype_bytes` is the size of a number in memory (2 for bf16 and fp16, 4 for fp32).
+    """
+    parts = tuple(_parts(model, length))
+    stacks = _stacks(model)
+    cache = sum(2 * kv for stack, _ in stacks if stack.causal for kv in _cached(stack))
+    activations = sum(_activations(stack, length) for stack, _ in stacks)
+    return Count(parts, length, cache * dtype_bytes, activations * dtype_bytes, dtype_bytes)
+
+
+def _stacks(model: config.Model) -> list[tuple[config.Stack, str]]:
+    if isinstance(model, config.EncoderDecoder):
+        return [(model.encoder, "encoder"), (model.decoder, "decoder")]
+    if isinstance(model, config.EncoderOnly):
+        return [(model.encoder, "encoder")]
+    return [(model.decoder, "decoder")]
+
+
+def _parts(model: config.Model, n: int) -> Iterator[Part]:
+    stacks = _stacks(model)
+    for stack, name in stacks:
+        if name == "decoder" and isinstance(model, config.EncoderDecoder) and model.shared:
+            yield Part(f"{name} embedding", "shared with the encoder", 0)
+        else:
+            tokens = stack.source.vocab * stack.dim
+            yield Part(f"{name} embedding", f"V·d = {stack.source.vocab:,}·{stack.dim}", tokens)
+        yield from _position(stack, name)
+        yield from _blocks(stack, name, n)
+        for slot, label in ((stack.source_norm, "source norm"), (stack.final_norm, "final norm")):
+            if slot is not None:
+                yield Part(f"{name} {label}", _norm_formula(slot), _norm(slot, stack.dim))
+    if model.head is not None:
+        stack = stacks[-1][0]
+        vocab, dim = stack.source.vocab, stack.dim
+        matrix, bias = (0 if model.head.tied else vocab * dim), (vocab if model.head.bias else 0)
+        text = "tied to the embedding" if model.head.tied else f"V·d = {vocab:,}·{dim}"
+        yield Part("head", text + (" + V" if bias else ""), matrix + bias, flops=2 * vocab * dim)
+
+
+def _position(stack: config.Stack, name: str) -> Iterator[Part]:
+    if isinstance(stack.position, config.Learned):
+        rows = stack.position.length
+        yield Part(f"{name} positions", f"length·d = {rows:,}·{stack.dim}", rows * stack.dim)
+    elif stack.position is not None:
+        yield Part(f"{name} positions", "computed, not learned", 0)
+
+
+def _blocks(stack: config.Stack, name: str, n: int) -> Iterator[Part]:
+    sums: dict[str, list[int]] = {}
+    formula: dict[str, str] = {}
+    for block in stack.blocks:
+        for key, (text, parameters, flops, quadratic) in _block(block, stack, n).items():
+            line = sums.setdefault(key, [0, 0, 0])
+            line[0] += parameters
+            line[1] += flops
+            line[2] += quadratic
+            formula[key] = text
+    for key, (parameters, flops, quadratic) in sums.items():
+        label = f"{len(stack.blocks)} × ({formula[key]})"
+        yield Part(f"{name} {key}", label, parameters, flops, quadratic)
+
+
+def _block(
+    block: config.Block, stack: config.Stack, n: int
+) -> dict[str, tuple[str, int, int, int]]:
+    out = {"self-attention": _attention(block.attention, stack.dim, n, stack.causal)}
+    if block.cross is not None:
+        out["cross-attention"] = _attention(block.cross, stack.dim, n, causal=False)
+    feed, d = block.feed, stack.dim
+    matrices = 3 if feed.gated else 2
+    weights = matrices * d * feed.width
+    biases = ((matrices - 1) * feed.width + d) if feed.bias else 0
+    text = f"{matrices}·d·f" + (f" + {'2f' if feed.gated else 'f'} + d" if feed.bias else "")
+    out["feed-forward"] = (text, weights + biases, 2 * weights, 0)
+    norms = 3 if block.cross is not None else 2
+    out["norms"] = (
+        f"{norms}·{_norm_formula(block.norm)}",
+        norms * _norm(block.norm, d),
+        0,
+        0,
+    )
+    return out
+
+
+def _attention(a: config.Attention, d: int, n: int, causal: bool) -> tuple[str, int, int, int]:
+    size = a.size(d)
+    q, kv = a.heads * size, a.groups * size
+    weights = 2 * d * q + 2 * d * kv
+    biases = q + 2 * kv + d if a.bias else 0
+    # Each query meets n keys (half of them, on average, when causal): Q Kᵀ and weights·V.
+    keys = (n + 1) / 2 if causal else n
+    quadratic = int(2 * 2 * keys * q)
+    if q == kv == d:
+        text = "4d²" + (" + 4d" if a.bias else "")
+    else:
+        text = "2·d·HD + 2·d·GD" + (" + HD + 2GD + d" if a.bias else "")
+    return text, weights + biases, 2 * weights + quadratic, quadratic
+
+
+def _norm(norm: config.Norm, d: int) -> int:
+    return 2 * d if norm.kind == "layer" else d
+
+
+def _norm_formula(norm: config.Norm) -> str:
+    return "2d" if norm.kind == "layer" else "d"
+
+
+def _cached(stack: config.Stack) -> list[int]:
+    """Numbers in a key (or a value) of one token, layer by layer."""
+    return [block.attention.groups * block.attention.size(stack.dim) for block in stack.blocks]
+
+
+def _activations(stack: config.Stack, n: int) -> int:
+    """Numbers kept for the backward pass of one sequence of n tokens, with fused attention.
+
+    Each layer keeps what its matrix products and norms need again: inputs, q, k, v, context, the
+    feed-forward's inner values. With attention by the formula, H·n² weights come on top.
+    """
+    total = n * stack.dim
+    for block in stack.blocks:
+        size = block.attention.size(stack.dim)
+        attention = 2 * block.attention.heads * size + 2 * block.attention.groups * size
+        layers = 2 if block.cross is not None else 1
+        per_token = layers * (attention + 2 * stack.dim) + 2 * stack.dim
+        per_token += (3 if block.feed.gated else 2) * block.feed.width
+        total += n * per_token
+    return total

@@ -1,0 +1,25 @@
+"""Errors that a user can act on. Each message gives the field, the value and a way out."""
+
+
+class AllformerError(Exception):
+    """Base of every error that Allformer raises on purpose; the command line prints it plainly."""
+
+
+class ConfigError(AllformerError, ValueError):
+    """Cannot be built: `Attention.kv_heads=3 must divide heads=8; try 1, 2, 4 or 8`."""
+
+
+class DataError(AllformerError, ValueError):
+    """Text or files that cannot be read as asked: names the file, the line and the way out."""
+
+
+class CheckpointError(AllformerError, RuntimeError):
+    """A run directory or weight file that is missing, damaged or does not fit the model."""
+
+
+class TrainingError(AllformerError, RuntimeError):
+    """Training cannot go on: a loss that is not finite, a budget that no sentence fits."""
+
+
+class LengthError(AllformerError, ValueError):
+    """A sequence longer than the model can take; nothing is ever cut silently."""
