@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.core.layout import RaggedLook
+from allformer.core.layout import RaggedLook, grid_look
 from allformer.core.masks import Look
 
 
@@ -69,12 +69,12 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, look: Look, scale: float, dropout: fl
 def _ragged(
     q: Tensor, k: Tensor, v: Tensor, look: RaggedLook, scale: float, dropout: float
 ) -> Tensor:
-    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and look.dense.kernel == "fast":
+    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and look.kernel == "fast":
         return _flash_ragged(q, k, v, look, scale, dropout)
     # Elsewhere attention alone runs on the grid; it is a small part of the work.
     q, k, v = look.query.to_grid(q), look.key.to_grid(k), look.key.to_grid(v)  # B T H D
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # B H T D
-    out = attend(q, k, v, look.dense, scale=scale, dropout=dropout)
+    out = attend(q, k, v, look.dense or grid_look(look), scale=scale, dropout=dropout)
     return look.query.to_packed(out.transpose(1, 2))  # N H D
 
 

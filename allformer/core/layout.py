@@ -90,7 +90,8 @@ class RaggedLook(NamedTuple):
     query: Packed
     key: Packed
     causal: bool
-    dense: Look  # the same, as a mask over the grids
+    kernel: str = "fast"
+    dense: Look | None = None  # the same as a mask over the grids
 
 
 def self_look(
@@ -98,8 +99,7 @@ def self_look(
 ) -> Look | RaggedLook:
     """What self-attention may see in this layout."""
     if isinstance(layout, Packed):
-        dense = make_look(_grid_mask(layout.keep, layout.total, causal), kernel=kernel)
-        return RaggedLook(layout, layout, causal, dense)
+        return _ragged_look(layout, layout, causal, kernel)
     if layout.keep is None and (layout.past == 0 or layout.width == 1):
         return Look(causal=causal and layout.width > 1, kernel=kernel)
     if layout.keep is None:
@@ -107,6 +107,18 @@ def self_look(
         mask = causal_mask(layout.width, layout.total, device) if causal else None
         return Look(mask, kernel=kernel)
     return make_look(_grid_mask(layout.keep, layout.width, causal), kernel=kernel)
+
+
+def _ragged_look(query: Packed, key: Packed, causal: bool, kernel: str) -> RaggedLook:
+    look = RaggedLook(query, key, causal, kernel)
+    # A GPU has a kernel for ragged rows and needs no mask; elsewhere it is made once, not per layer.
+    return look if query.keep.is_cuda else look._replace(dense=grid_look(look))
+
+
+def grid_look(look: RaggedLook) -> Look:
+    """The same looking, as a mask over the two grids."""
+    mask = _grid_mask(look.key.keep, look.query.total, look.causal)
+    return make_look(mask, kernel=look.kernel)
 
 
 def _grid_mask(keep: Tensor, targets: int, causal: bool) -> Tensor:
@@ -119,7 +131,7 @@ def _grid_mask(keep: Tensor, targets: int, causal: bool) -> Tensor:
 def cross_look(query: Layout, key: Layout, kernel: str = "fast") -> Look | RaggedLook:
     """What cross-attention may see: every real token of the other side's row."""
     if isinstance(query, Packed) and isinstance(key, Packed):
-        return RaggedLook(query, key, False, make_look(padding_mask(key.keep), kernel=kernel))
+        return _ragged_look(query, key, False, kernel)
     assert isinstance(query, Grid), "one side packed, the other not: bring both to one layout"
     assert isinstance(key, Grid), "one side packed, the other not: bring both to one layout"
     return make_look(None if key.keep is None else padding_mask(key.keep), kernel=kernel)

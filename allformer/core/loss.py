@@ -65,7 +65,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         w = weight.to(hidden.dtype)
         b = None if bias is None else bias.to(hidden.dtype)
-        want_hidden, want_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+        want_hidden, want_weight, want_bias = ctx.needs_input_grad[:3]
         loss = torch.zeros((), dtype=wide, device=hidden.device)
         nll = torch.zeros((), dtype=wide, device=hidden.device)
         d_hidden: list[Tensor] = []
@@ -80,9 +80,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if want_weight:
                 dw = _outer(d_logits, h, wide)  # V D
                 d_weight = dw if d_weight is None else d_weight + dw
-                if bias is not None:
-                    db = d_logits.sum(0, dtype=wide)
-                    d_bias = db if d_bias is None else d_bias + db
+            if want_bias:
+                db = d_logits.sum(0, dtype=wide)
+                d_bias = db if d_bias is None else d_bias + db
         ctx.save_for_backward(torch.cat(d_hidden) if d_hidden else None, d_weight, d_bias)
         ctx.mark_non_differentiable(nll)
         return loss, nll
@@ -105,7 +105,8 @@ def _chunk(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, T
     if smoothing:
         loss = (1 - smoothing) * nll - smoothing * logp.mean(-1) * real
     vocab = torch.arange(logits.shape[1], device=logits.device)
-    grad = logp.exp() - smoothing / logits.shape[1] - (1 - smoothing) * (vocab == safe)
+    onehot = (vocab == safe).to(logp.dtype)  # a bool times 0.9 would be fp32 even in an fp64 model
+    grad = logp.exp() - smoothing / logits.shape[1] - (1 - smoothing) * onehot
     return loss.sum(), nll.sum(), (grad * real[:, None]).to(logits.dtype)
 
 

@@ -194,14 +194,14 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
 
     def loss(
         self,
-        source: tuple[Tensor, Packed],
-        target: tuple[Tensor, Packed],
+        source: tuple[Tensor, Layout],
+        target: tuple[Tensor, Layout],
         labels: Tensor,
         *,
         smoothing: float = 0.0,
         dtype: torch.dtype | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Training without padding: packed ids and layouts in, summed loss and NLL out."""
+        """Summed loss and NLL from ids and layouts: what training calls, packed or not."""
         source_ids, source_layout = source
         target_ids, target_layout = target
         memory = self.encoder(source_ids, source_layout, dtype=dtype)
@@ -210,9 +210,9 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
             target_ids, target_layout, memory=memory, memory_look=look, dtype=dtype
         )
         if self.head is None:
-            self.logits(hidden)
+            self.logits(hidden)  # raises, and says how to get a head
         assert self.head is not None
-        return self.head.loss(hidden, labels, smoothing)
+        return self.head.loss(hidden.flatten(0, -2), labels.flatten(), smoothing)
 
     def shift_right(self, labels: Tensor) -> Tensor:
         """What the decoder reads while it predicts `labels`: the start token, then labels[:-1]."""
@@ -289,6 +289,8 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         )
         if labels is not None:
             labels = torch.cat([labels[:, 1:], labels.new_full((labels.shape[0], 1), IGNORE)], 1)
+            if attention_mask is not None:  # left padding does not predict the first token
+                labels = labels.masked_fill(attention_mask[:, -labels.shape[1] :] == 0, IGNORE)
         return self._finish(hidden, layout, labels)
 
 

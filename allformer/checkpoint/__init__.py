@@ -1,0 +1,1 @@
+"""Weights on disk, and the run directories that training leaves behind."""

@@ -1,0 +1,152 @@
+"""The attention weights of the first samples, small enough to travel inside the page.
+
+A map is its weights in 255 steps, one byte each, row after row, as base64: where W is B H T S in
+the trace, head h of sample b is T·S bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from allformer import config
+from allformer.core.model import EncoderDecoderModel
+from allformer.core.trace import Trace, trace
+from allformer.explain.words import label, word
+
+MOST_SAMPLES, MOST_TOKENS = 6, 48
+MOST_WEIGHTS = 700_000  # in all: 930 kB of page
+CELL, FONT = 26, 13
+
+
+class ReadsTokens(Protocol):
+    """What the report needs of a tokeniser."""
+
+    @property
+    def bos_id(self) -> int: ...
+    @property
+    def eos_id(self) -> int: ...
+    def encode(self, text: str) -> list[int]: ...
+    def tokens(self, ids: list[int]) -> list[str]: ...
+
+
+def attention_maps(
+    model: EncoderDecoderModel, tokenizer: ReadsTokens, pairs: Sequence[tuple[str, str]]
+) -> list[dict[str, Any]]:
+    """The maps of the first (source, output) pairs that are short enough, as plain data."""
+    found: list[dict[str, Any]] = []
+    room, training = MOST_WEIGHTS, model.training
+    model.eval()
+    for source, target in pairs:
+        read, written = tokenizer.encode(source), tokenizer.encode(target)
+        size = _weights(model.config, len(read) + 1, len(written) + 1)
+        if max(len(read), len(written)) + 1 > _longest(model.config) or size > room:
+            continue
+        found.append({"text": source, **_sample(model, tokenizer, read, written)})
+        room -= size
+        if len(found) == MOST_SAMPLES:
+            break
+    model.train(training)
+    return found
+
+
+def alignment(sample: dict[str, Any]) -> str:
+    """A still picture for a page without script: the last layer's cross-attention, averaged."""
+    rows, columns = sample["written"], sample["source"]
+    heads = [torch.frombuffer(bytearray(base64.b64decode(m)), dtype=torch.uint8)
+             for m in sample["maps"]["cross"][-1]]  # fmt: skip
+    mean = torch.stack(heads).float().mean(0).div(255).view(len(rows), len(columns))
+    left = 14 + FONT * max(_ems(token) for token in rows)
+    top = 14 + FONT * max(_ems(token) for token in columns)
+    width, height = left + CELL * len(columns), top + CELL * len(rows)
+    return (
+        f'<svg class="align cross" width="{width:.0f}" height="{height:.0f}" role="img" '
+        f"{label(word('attention.static'))}>"
+        + "".join(_axis(rows, columns, left, top))
+        + "".join(_cells(mean, left, top))
+        + "</svg>"
+    )
+
+
+def _longest(model: config.EncoderDecoder) -> int:
+    """How many tokens a sample may have: what fits the page and what the model can read."""
+    positions = (model.encoder.position, model.decoder.position)
+    limits = [p.length for p in positions if isinstance(p, config.Learned)]
+    return min([MOST_TOKENS, *limits])
+
+
+def _weights(model: config.EncoderDecoder, source: int, target: int) -> int:
+    """How many attention weights a sample has in all layers and heads."""
+    n = sum(block.attention.heads for block in model.encoder.blocks) * source * source
+    for block in model.decoder.blocks:
+        assert block.cross is not None
+        n += target * (block.attention.heads * target + block.cross.heads * source)
+    return n
+
+
+def _sample(
+    model: EncoderDecoderModel, tokenizer: ReadsTokens, read: list[int], written: list[int]
+) -> dict[str, Any]:
+    source, target = [*read, tokenizer.eos_id], [tokenizer.bos_id, *written]
+    seen = trace(
+        model,
+        only="*.weights",
+        input_ids=torch.tensor([source], device=model.device),
+        decoder_input_ids=torch.tensor([target], device=model.device),
+    )
+    return {
+        "source": tokenizer.tokens(source),
+        "read": tokenizer.tokens(target),  # what the decoder has read at each row
+        "written": tokenizer.tokens([*written, tokenizer.eos_id]),  # what it writes there
+        "maps": {
+            "cross": _layers(seen, "decoder.{}.cross.weights", len(model.config.decoder.blocks)),
+            "encoder": _layers(
+                seen, "encoder.{}.attention.weights", len(model.config.encoder.blocks)
+            ),
+            "decoder": _layers(
+                seen, "decoder.{}.attention.weights", len(model.config.decoder.blocks)
+            ),
+        },
+    }
+
+
+def _layers(seen: Trace, name: str, n: int) -> list[list[str]]:
+    return [[_pack(head) for head in seen[name.format(i)][0]] for i in range(n)]
+
+
+def _pack(weights: Tensor) -> str:
+    steps = weights.float().nan_to_num().mul(255).round().to(torch.uint8).cpu()
+    return base64.b64encode(steps.numpy().tobytes()).decode()
+
+
+def _ems(token: str) -> float:
+    """About how wide a token is, in font sizes: Chinese is square, Latin about half of that."""
+    return sum(1.0 if ord(letter) > 0x2E80 else 0.58 for letter in token)
+
+
+def _axis(rows: list[str], columns: list[str], left: float, top: float) -> Iterator[str]:
+    for i, token in enumerate(rows):
+        y = top + CELL * (i + 0.5) + 4
+        yield f'<text class="end" x="{left - 8:.0f}" y="{y:.0f}">{escape(token)}</text>'
+    for j, token in enumerate(columns):
+        x, y = left + CELL * (j + 0.5), top - 8
+        if all(ord(letter) > 0x2E80 for letter in token):  # Chinese stands upright in a column
+            yield f'<text class="upright" x="{x:.0f}" y="{y:.0f}">{escape(token)}</text>'
+        else:
+            turn = f'transform="translate({x + 4:.0f} {y:.0f}) rotate(-90)"'
+            yield f'<text class="start" {turn}>{escape(token)}</text>'
+
+
+def _cells(weights: Tensor, left: float, top: float) -> Iterator[str]:
+    for i, row in enumerate(weights.tolist()):
+        for j, weight in enumerate(row):
+            if weight >= 0.01:
+                yield (
+                    f'<rect class="cell" x="{left + CELL * j:.0f}" y="{top + CELL * i:.0f}" '
+                    f'width="{CELL - 1}" height="{CELL - 1}" fill-opacity="{weight:.2f}"/>'
+                )

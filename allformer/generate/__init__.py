@@ -1,0 +1,1 @@
+"""Writing with a model: search over its next-token probabilities, and translating with it."""

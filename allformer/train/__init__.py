@@ -1,0 +1,1 @@
+"""Training: recipe → data → batches → step → loop, with everything needed to stop and go on."""

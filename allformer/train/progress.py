@@ -1,0 +1,74 @@
+"""What a person sees while training: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+
+def clock(seconds: float) -> str:
+    """`clock(3725)` → 1:02:05"""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Progress:
+    """`progress.update(step, loss=…, rate=…)` as often as there is news; `say` for whole lines."""
+
+    def __init__(self, total: int, done: int = 0, *, plain_every: float = 10.0) -> None:
+        self.total, self.first, self.plain_every = total, done, plain_every
+        self.begin = self.last = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+        if sys.stderr.isatty():
+            self._bar = _rich_bar()
+            self._task = self._bar.add_task("training", total=total, completed=done, news="")
+            self._bar.start()
+
+    def update(self, step: int, **figures: str) -> None:
+        """Show the step, the figures and the time that is left."""
+        now = time.monotonic()
+        news = "  ".join(f"{name} {value}" for name, value in figures.items())
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, news=news)
+        elif now - self.last >= self.plain_every or step == self.total:
+            self.last = now
+            left = (now - self.begin) / max(1, step - self.first) * (self.total - step)
+            self.say(f"step {step:,}/{self.total:,}  {news}  left {clock(left)}")
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if self._bar is not None:
+            self._bar.console.print(line, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _rich_bar() -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bar
+
+    return Bar(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[news]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

@@ -1,0 +1,188 @@
+"""One optimiser step: forward, backward, clip, Adam; compiled and replayed as one graph on a GPU.
+
+Losses are summed over tokens and divided once by the tokens of the whole step, so accumulating
+micro-batches of unequal length gives the full batch's gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from allformer.core.layout import Layout
+from allformer.core.model import EncoderDecoderModel
+from allformer.train.batch import Batch
+
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What a step needs to know."""
+
+    smoothing: float = 0.1
+    clip: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    precision: str = "fp32"
+    compile: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """Sums over the step's tokens, still on the device: reading them waits for it."""
+
+    loss: Tensor
+    nll: Tensor
+    norm: Tensor
+    tokens: int
+
+
+class Stepper:
+    """Owns the optimiser: `stepper(batches, rate)` does one step on a list of micro-batches."""
+
+    def __init__(self, model: EncoderDecoderModel, settings: StepSettings) -> None:
+        self.model, self.settings = model, settings
+        device = model.device
+        self.on_gpu = device.type == "cuda"
+        self.rate = torch.zeros((), device=device) if self.on_gpu else None
+        self.optimizer = torch.optim.AdamW(
+            _decay_groups(model, settings.weight_decay),
+            lr=0.0 if self.rate is None else self.rate,
+            betas=settings.betas,
+            eps=settings.eps,
+            fused=True,
+            capturable=self.on_gpu,
+        )
+        self.scaler = torch.amp.GradScaler(device.type) if settings.precision == "fp16" else None
+        self.dtype = DTYPES[settings.precision]
+        self._loss = torch.compile(self.plain_loss, dynamic=False) if settings.compile else None
+        self._graph: _Graph | None = None
+
+    def __call__(self, batches: Sequence[Batch], rate: float) -> Result:
+        """One step on the micro-batches (already on the device)."""
+        for group in self.optimizer.param_groups:
+            if self.rate is None:
+                group["lr"] = rate
+        if self.rate is not None:
+            self.rate.fill_(rate)
+        tokens = sum(batch.tokens for batch in batches)
+        if self._can_replay(batches):
+            return self._replay(batches[0], tokens)
+        return self._step(batches, torch.tensor(1.0 / tokens), tokens)
+
+    def _step(self, batches: Sequence[Batch], weight: Tensor, tokens: int) -> Result:
+        self.optimizer.zero_grad(set_to_none=True)
+        compute = self._loss or self.plain_loss
+        losses, nlls = [], []
+        for batch in batches:
+            loss, nll = compute(*batch[:-1])
+            scaled = loss * weight.to(loss.dtype)
+            torch.autograd.backward(scaled if self.scaler is None else self.scaler.scale(scaled))
+            losses.append(loss.detach())
+            nlls.append(nll)
+        norm = self._update()
+        return Result(torch.stack(losses).sum(), torch.stack(nlls).sum(), norm, tokens)
+
+    def _update(self) -> Tensor:
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(grads)
+        if self.scaler is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.clip, norm)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            return norm
+        # The fused optimiser divides by grad_scale and leaves the weights alone where found_inf is
+        # set: clipping costs no pass of its own, and a step that is not finite changes nothing.
+        optimizer = self.optimizer
+        optimizer.grad_scale = (norm / self.settings.clip).clamp_min(1.0)  # type: ignore[attr-defined]
+        optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+        optimizer.step()
+        return norm
+
+    def plain_loss(
+        self,
+        source: Tensor,
+        source_layout: Layout,
+        target: Tensor,
+        target_layout: Layout,
+        labels: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        return self.model.loss(
+            (source, source_layout),
+            (target, target_layout),
+            labels,
+            smoothing=self.settings.smoothing,
+            dtype=self.dtype,
+        )
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore optimiser and loss scale from a checkpoint's state."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.rate is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate  # loading put a copy there; the graph reads this one
+        if self.scaler is not None and state["scaler"] is not None:
+            self.scaler.load_state_dict(state["scaler"])
+
+    # --- the whole step as one CUDA graph: a small model is limited by launching kernels ---------
+
+    def _can_replay(self, batches: Sequence[Batch]) -> bool:
+        return self.on_gpu and self._loss is not None and self.scaler is None and len(batches) == 1
+
+    def _replay(self, batch: Batch, tokens: int) -> Result:
+        if self._graph is None:
+            self._graph = _Graph(self, batch)
+        return self._graph(batch, tokens)
+
+
+class _Graph:
+    """Static inputs, one captured step, static outputs."""
+
+    _WARMUP = 3  # steps run plainly first: compilation, optimiser state, library handles
+
+    def __init__(self, stepper: Stepper, batch: Batch) -> None:
+        self.stepper = stepper
+        self.batch = batch.map(lambda x: x.to(stepper.model.device, copy=True))
+        self.weight = torch.zeros((), device=stepper.model.device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.plain_left = self._WARMUP
+        self.result: Result | None = None
+        self.stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def __call__(self, batch: Batch, tokens: int) -> Result:
+        for mine, new in zip(self.batch.tensors(), batch.tensors(), strict=True):
+            mine.copy_(new, non_blocking=True)
+        self.weight.fill_(1.0 / tokens)
+        if self.plain_left:
+            self.plain_left -= 1
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                result = self.stepper._step([self.batch], self.weight, tokens)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return result
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            self.stepper.optimizer.zero_grad(set_to_none=True)
+            # Only this thread is forbidden to allocate: another one pins the next batches.
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self.result = self.stepper._step([self.batch], self.weight, tokens)
+        self.graph.replay()
+        assert self.result is not None
+        r = self.result
+        return Result(r.loss.clone(), r.nll.clone(), r.norm.clone(), tokens)
+
+
+def _decay_groups(model: torch.nn.Module, decay: float) -> list[dict[str, object]]:
+    """Weight decay on matrices alone: norms, biases and embeddings keep their size."""
+    parameters = list(model.named_parameters())
+    matrices = [p for n, p in parameters if p.ndim > 1 and "embedding" not in n]
+    others = [p for n, p in parameters if not (p.ndim > 1 and "embedding" not in n)]
+    return [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]

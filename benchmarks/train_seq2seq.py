@@ -1,0 +1,236 @@
+"""Training speed of the base Transformer: Allformer against torch.nn.Transformer, in one run.
+
+    python benchmarks/train_seq2seq.py                                # fixed, 256 × (64, 64)
+    python benchmarks/train_seq2seq.py --data DIR --source en --target de     # real ragged batches
+
+Both sides train d512, 6+6 layers, a tied vocabulary of 37,000, dropout 0.1 in the same places,
+label smoothing 0.1, bf16, compiled, fused AdamW, on the same batches. Allformer's step clips
+gradients as well. Steps of the two alternate in blocks; medians of the blocks are compared.
+Needs a CUDA device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import allformer as af
+from allformer.config import EncoderDecoder, Stack
+from allformer.core.layout import Grid
+from allformer.core.loss import IGNORE
+from allformer.core.position import sinusoid
+from allformer.train.batch import Batch, Frame, collate
+from allformer.train.step import Stepper, StepSettings
+
+VOCAB, DIM = 37_000, 512
+
+
+class Peer(nn.Module):
+    """torch.nn.Transformer with the paper's embedding, positions and tied output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCAB, DIM)
+        nn.init.normal_(self.table.weight, std=DIM**-0.5)
+        self.body = nn.Transformer(DIM, 8, 6, 6, 2048, 0.1, batch_first=True)
+        self.register_buffer("positions", sinusoid(torch.arange(512), DIM), persistent=False)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        x = self.table(ids) * math.sqrt(DIM) + self.positions[: ids.shape[1]]
+        return F.dropout(x, 0.1, self.training)
+
+    def forward(self, source: Tensor, target: Tensor, labels: Tensor, padded: bool) -> Tensor:
+        blocked = source == 0 if padded else None
+        causal = torch.ones(
+            target.shape[1], target.shape[1], dtype=torch.bool, device=source.device
+        )
+        hidden = self.body(
+            self.embed(source),
+            self.embed(target),
+            tgt_mask=causal.triu(1),
+            tgt_is_causal=True,
+            src_key_padding_mask=blocked,
+            tgt_key_padding_mask=target == 0 if padded else None,
+            memory_key_padding_mask=blocked,
+        )
+        logits = F.linear(hidden, self.table.weight).flatten(0, 1)
+        return F.cross_entropy(logits, labels.flatten(), label_smoothing=0.1, ignore_index=IGNORE)
+
+
+def peer_step(padded: bool) -> Callable[[Any], Tensor]:
+    torch.manual_seed(0)
+    model = Peer().cuda().train()
+    compiled = torch.compile(model, dynamic=True if padded else None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step(batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = compiled(*batch, padded)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return step
+
+
+def our_step(dropout_everywhere: bool) -> Callable[[Any], Tensor]:
+    torch.manual_seed(0)
+    config = af.preset("original-base")
+    assert isinstance(config, EncoderDecoder)
+    if dropout_everywhere:  # where torch.nn.Transformer has it: weights and inner layer as well
+        config = dataclasses.replace(
+            config, encoder=_dropout(config.encoder), decoder=_dropout(config.decoder)
+        )
+    model: Any = af.build(config, device="cuda").train()
+    stepper = Stepper(model, StepSettings(precision="bf16", compile=True))
+
+    def step(batch: Batch) -> Tensor:
+        result = stepper([batch], 1e-4)
+        return result.loss / result.tokens
+
+    return step
+
+
+def _dropout(stack: Stack) -> Stack:
+    def change(part: Any) -> Any:
+        return None if part is None else dataclasses.replace(part, dropout=0.1)
+
+    return dataclasses.replace(
+        stack,
+        blocks=tuple(
+            dataclasses.replace(
+                b, attention=change(b.attention), cross=change(b.cross), feed=change(b.feed)
+            )
+            for b in stack.blocks
+        ),
+    )
+
+
+def measure(
+    runs: dict[str, tuple[Callable[[], Callable[[Any], Tensor]], Sequence[Any]]], blocks: int
+) -> dict[str, dict[str, float]]:
+    """Warm each one up on all its batches, then time them block by block in turn."""
+    steps, peaks, times = {}, {}, {name: [] for name in runs}
+    for name, (make, batches) in runs.items():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        begin = time.perf_counter()
+        steps[name] = make()
+        for batch in batches:
+            loss = steps[name](batch)
+        for batch in batches[:8]:
+            loss = steps[name](batch)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        peaks[name] = (torch.cuda.max_memory_allocated() - held) / 2**30
+        print(f"{name}: warm after {seconds:.0f} s, loss {loss.item():.3f}", flush=True)
+    for _ in range(blocks):
+        for name, (_, batches) in runs.items():
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for batch in batches:
+                steps[name](batch)
+            torch.cuda.synchronize()
+            times[name].append((time.perf_counter() - begin) / len(batches))
+    return {
+        name: {"ms": 1000 * statistics.median(times[name]), "gib": peaks[name]} for name in runs
+    }
+
+
+def fixed_batches() -> tuple[list[Any], list[Batch], float]:
+    ids = [[torch.randint(4, VOCAB, (256, 64), device="cuda") for _ in range(3)] for _ in range(8)]
+    grid = Grid(256, 64)
+    ours = [Batch(s, grid, t, grid, y, y.numel()) for s, t, y in ids]
+    return [tuple(x) for x in ids], ours, 2 * 256 * 64
+
+
+def ragged_batches(
+    data: str, source: str, target: str, budget: int, pool: int
+) -> tuple[list[Any], list[Batch], float]:
+    from allformer.data.batches import token_batches
+    from allformer.data.encoded import EncodedPairs
+    from allformer.data.parallel import open_corpus
+    from allformer.text.tokenizer import train_tokenizer
+
+    corpus = open_corpus(data, source, target)
+    tokenizer = train_tokenizer((text for pair in corpus.train for text in pair), "bpe", 10_000)
+    pairs = EncodedPairs.from_pairs(corpus.train, tokenizer, max_length=126)
+    frame = Frame(budget, budget // 8, 128)
+    batches = token_batches(
+        pairs.source_lengths + 1,
+        pairs.target_lengths + 1,
+        budget,
+        seed=0,
+        epoch=0,
+        pool=pool,
+        max_rows=frame.sentences,
+    )[:40]
+    ours, theirs, tokens = [], [], 0
+    for index in batches:
+        ours.append(collate(pairs, index, 2, 3, frame).to("cuda"))
+        plain = collate(pairs, index, 2, 3)
+        tokens += len(plain.source) + len(plain.target)
+        theirs.append(
+            (
+                plain.source_layout.to_grid(plain.source).cuda(),
+                plain.target_layout.to_grid(plain.target).cuda(),
+                plain.target_layout.to_grid(plain.labels - IGNORE).cuda() + IGNORE,
+            )
+        )
+    return theirs, ours, tokens / len(batches)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", help="parallel text: real ragged batches instead of fixed ones")
+    parser.add_argument("--source", default="en")
+    parser.add_argument("--target", default="de")
+    parser.add_argument("--budget", type=int, default=4096, help="tokens a side in a ragged batch")
+    parser.add_argument("--pool", type=int, default=0, help="batches sorted together by length")
+    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("this benchmark needs a CUDA device; benchmarks/train_cpu.py does not")
+    torch.set_float32_matmul_precision("high")
+    if args.data:
+        theirs, ours, tokens = ragged_batches(
+            args.data, args.source, args.target, args.budget, args.pool
+        )
+    else:
+        theirs, ours, tokens = fixed_batches()
+    padded = args.data is not None
+    table = measure(
+        {
+            "torch.nn.Transformer": (lambda: peer_step(padded), theirs),
+            "allformer": (lambda: our_step(True), ours),
+            "allformer, the paper's dropout": (lambda: our_step(False), ours),
+        },
+        args.blocks,
+    )
+    peer = table["torch.nn.Transformer"]["ms"]
+    print(f"{'':34}{'ms/step':>9}{'M tok/s':>9}{'ratio':>7}{'GiB':>7}")
+    for name, row in table.items():
+        row["tokens_per_second"] = tokens / row["ms"] * 1000
+        row["ratio"] = peer / row["ms"]
+        rate = row["tokens_per_second"] / 1e6
+        print(f"{name:34}{row['ms']:9.2f}{rate:9.3f}{row['ratio']:7.2f}{row['gib']:7.2f}")
+    if args.json:
+        print(json.dumps({"device": torch.cuda.get_device_name(), "tokens": tokens, **table}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Small models for tests. Sizes differ from one another so that no two axes can be confused."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from allformer.config import (
+    Attention,
+    Block,
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderOnly,
+    Feed,
+    Learned,
+    LMHead,
+    Model,
+    Norm,
+    Sinusoidal,
+    Stack,
+    Tokens,
+    cycle,
+    repeat,
+)
+from allformer.core.model import AnyModel, build
+from allformer.core.taps import listen
+from tests.loud import make_loud
+
+VOCAB, PAD, BOS, EOS = 37, 0, 2, 3
+TOKENS = Tokens(VOCAB, scale=True, pad_id=PAD, bos_id=BOS, eos_id=EOS)
+
+# Post-norm as in the paper, and a modern block: between them they use every slot.
+PAPER = Block(Attention(4), Feed(40), norm_at="post", dropout=0.0)
+MODERN = Block(
+    Attention(6, kv_heads=2, head_dim=5, bias=False),
+    Feed(28, act="silu", gated=True, bias=False),
+    norm=Norm("rms", 1e-6),
+    norm_at="pre",
+    dropout=0.0,
+)
+
+
+def crossed(block: Block) -> Block:
+    """The same block with cross-attention."""
+    return replace(block, cross=block.attention)
+
+
+def stack(block: Block = PAPER, layers: int = 2, **changes: object) -> Stack:
+    """A small stack; `changes` replace fields of `Stack`."""
+    plain = Stack(24, TOKENS, Sinusoidal(), repeat(block, layers), dropout=0.0)
+    return replace(plain, **changes)
+
+
+def encoder_only(block: Block = PAPER, **changes: object) -> EncoderOnly:
+    return EncoderOnly(stack(block, **changes), LMHead())
+
+
+def decoder_only(block: Block = PAPER, **changes: object) -> DecoderOnly:
+    return DecoderOnly(stack(block, causal=True, **changes))
+
+
+def seq2seq(block: Block = PAPER, **changes: object) -> EncoderDecoder:
+    return EncoderDecoder(
+        stack(block, **changes), stack(crossed(block), layers=3, causal=True, **changes)
+    )
+
+
+FINAL = Norm("rms", 1e-6)
+KINDS: dict[str, Model] = {
+    "seq2seq paper": seq2seq(),
+    "seq2seq modern": seq2seq(MODERN, position=Learned(64), final_norm=FINAL),
+    "decoder paper": decoder_only(),
+    "decoder modern": decoder_only(MODERN, position=Learned(64), final_norm=FINAL),
+    "encoder paper": encoder_only(),
+    "encoder modern": encoder_only(MODERN, source_norm=Norm(), final_norm=FINAL),
+}
+
+# A spread over every slot and option, for what must hold of any config at all.
+SPREAD: dict[str, Model] = {
+    **KINDS,
+    "unequal depths": EncoderDecoder(stack(layers=3), stack(crossed(PAPER), layers=1, causal=True)),
+    "two vocabularies": EncoderDecoder(
+        stack(source=Tokens(19)),
+        stack(crossed(PAPER), causal=True, source=Tokens(23)),
+        head=LMHead(tied=False, bias=True),
+        shared=False,
+    ),
+    "apart but tied": replace(seq2seq(), shared=False),
+    "shared but untied": replace(seq2seq(), head=LMHead(tied=False)),
+    "headless": replace(seq2seq(), head=None),
+    "halves": decoder_only(position=Sinusoidal("halves", 500.0, start=2)),
+    "no positions": encoder_only(position=None),
+    "head bias": replace(decoder_only(), head=LMHead(tied=True, bias=True)),
+    "own scale": decoder_only(Block(Attention(3, scale=1.0), Feed(16, act="gelu"))),
+    "layers that differ": encoder_only(blocks=cycle((PAPER, MODERN), 5)),
+    "gated with bias": encoder_only(Block(Attention(2), Feed(16, "gelu_tanh", gated=True))),
+    "one key head": decoder_only(Block(Attention(8, kv_heads=1), Feed(16))),
+    "odd width": EncoderOnly(
+        Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))
+    ),
+}
+
+
+def loud(config: Model, seed: int = 1) -> AnyModel:
+    """Built, loud, fp64, in eval mode."""
+    return make_loud(build(config, seed=0).double(), seed).eval()
+
+
+def tokens(rows: int, width: int, seed: int = 0, vocab: int = VOCAB) -> Tensor:
+    """Random ids that are no special token."""
+    return torch.randint(4, vocab, (rows, width), generator=torch.Generator().manual_seed(seed))
+
+
+def right_padding(lengths: list[int], width: int) -> Tensor:
+    """attention_mask with `lengths` real tokens at the left."""
+    return (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
+
+
+def left_padding(lengths: list[int], width: int) -> Tensor:
+    """attention_mask with `lengths` real tokens at the right."""
+    return right_padding(lengths, width).flip(-1)
+
+
+def on_the_grid() -> AbstractContextManager[None]:
+    """Run on the padded grid, as a trace or a compiled graph does, instead of packed."""
+    return listen(lambda name, x: None)

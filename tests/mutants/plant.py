@@ -1,0 +1,61 @@
+"""Plant a bug: change a few characters of one function of the library, in this process only."""
+
+from __future__ import annotations
+import __future__
+
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+Change = tuple[str, str]  # what stands there, what the bug has instead
+
+
+def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -> None:
+    """Replace `target` ("allformer.core.masks:causal_mask", "…attention:MultiHead.forward") by
+    itself with `changes` made in its source; `patcher.undo()` takes it out again.
+
+    If the source no longer has the text, the mutant is stale and must be moved along: an error.
+    """
+    module_name, _, path = target.partition(":")
+    module = importlib.import_module(module_name)
+    *owners, name = path.split(".")
+    owner: Any = module
+    for part in owners:
+        owner = getattr(owner, part)
+    original = vars(owner)[name]
+    mutated = _rebuild(module, owner, original, name, target, changes)
+    if owners:
+        patcher.setattr(owner, name, mutated)
+        return
+    # A function is known by name wherever it was imported, in the library and in its tests.
+    for loaded in list(sys.modules.values()):
+        if loaded is module or getattr(loaded, "__name__", "").startswith(("allformer", "tests")):
+            for alias, value in list(vars(loaded).items()):
+                if value is original:
+                    patcher.setattr(loaded, alias, mutated)
+
+
+def _rebuild(
+    module: Any, owner: Any, original: Any, name: str, target: str, changes: Sequence[Change]
+) -> Any:
+    function = getattr(original, "fget", None) or getattr(original, "__func__", original)
+    source = textwrap.dedent(inspect.getsource(function))
+    for old, new in changes:
+        found = source.count(old)
+        if found != 1:
+            raise LookupError(
+                f"{target} has {old!r} {found} times, not once: the code has moved on; "
+                f"write this mutant anew"
+            )
+        source = source.replace(old, new)
+    # An enclosing function with a variable `__class__` is what super() without arguments needs.
+    text = f"def make(__class__):\n{textwrap.indent(source, '    ')}\n    return {name}\n"
+    flags = __future__.annotations.compiler_flag
+    made: dict[str, Any] = {}
+    exec(compile(text, f"<mutant of {target}>", "exec", flags), vars(module), made)
+    return made["make"](owner)

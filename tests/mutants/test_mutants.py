@@ -1,0 +1,57 @@
+"""Every planted bug is caught by the checks that claim to catch it, and by no accident."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from tests.mutants.mutants import KILLERS, MUTANTS, Mutant
+from tests.mutants.plant import plant
+
+CASES = [
+    pytest.param(mutant, killer, id=f"{mutant.name} - {killer}")
+    for mutant in MUTANTS
+    for killer in mutant.killers
+]
+
+
+@pytest.mark.parametrize("killer", KILLERS)
+def test_without_a_bug_the_check_passes(killer):
+    KILLERS[killer]()
+
+
+@pytest.mark.parametrize(("mutant", "killer"), CASES)
+def test_the_bug_is_caught(mutant: Mutant, killer: str):
+    caught = (mutant.raises, pytest.fail.Exception)
+    with pytest.MonkeyPatch.context() as patcher, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a bug may well divide by zero
+        plant(patcher, mutant.target, mutant.patch)
+        torch.manual_seed(0)
+        with pytest.raises(caught):  # type: ignore[arg-type]
+            KILLERS[killer]()
+
+
+def test_every_check_catches_something_and_every_bug_is_named_once():
+    used = {killer for mutant in MUTANTS for killer in mutant.killers}
+    assert set(KILLERS) == used
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names) >= 45
+    assert all(mutant.killers for mutant in MUTANTS)
+
+
+def test_a_mutant_whose_text_is_gone_is_an_error():
+    with pytest.MonkeyPatch.context() as patcher, pytest.raises(LookupError, match="write this"):
+        plant(patcher, "allformer.core.masks:causal_mask", [("not there", "anything")])
+
+
+def test_a_planted_bug_is_gone_afterwards():
+    from allformer.core import layout, masks
+
+    before = masks.causal_mask
+    with pytest.MonkeyPatch.context() as patcher:
+        plant(patcher, "allformer.core.masks:causal_mask", [("<= rows", "< rows")])
+        assert masks.causal_mask is layout.causal_mask is not before
+        assert not masks.causal_mask(1, 1).any()
+    assert masks.causal_mask is layout.causal_mask is before

@@ -1,0 +1,277 @@
+"""The config tree: JSON and back, frozen, hashable, and every refusal says the way out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allformer.config import (
+    ACTIVATIONS,
+    Attention,
+    Block,
+    Config,
+    DecoderOnly,
+    EncoderDecoder,
+    EncoderOnly,
+    Feed,
+    Learned,
+    LMHead,
+    Norm,
+    Sinusoidal,
+    Stack,
+    Tokens,
+    config_from_json,
+    cycle,
+    repeat,
+)
+from allformer.core.model import build
+from allformer.errors import AllformerError, ConfigError
+from allformer.families import preset, presets
+from tests.models import PAPER, SPREAD, crossed, decoder_only, encoder_only, seq2seq, stack
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def check_json(name: str) -> None:
+    config = SPREAD[name]
+    again = config_from_json(config.to_json())
+    assert again == config
+    assert hash(again) == hash(config)
+    assert again.to_json() == config.to_json()
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_a_config_goes_to_json_and_back(name):
+    check_json(name)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_goes_to_json_and_back(name):
+    assert config_from_json(preset(name).to_json()) == preset(name)
+
+
+rates = st.floats(0, 0.99)
+norms = st.builds(Norm, st.sampled_from(["layer", "rms"]), st.floats(1e-12, 0.5))
+attentions = st.integers(1, 4).flatmap(
+    lambda groups: st.builds(
+        Attention,
+        heads=st.integers(1, 3).map(lambda share: share * groups),
+        kv_heads=st.just(groups),
+        head_dim=st.integers(1, 9),
+        bias=st.booleans(),
+        scale=st.none() | st.floats(0.01, 9.0),
+        dropout=rates,
+    )
+)
+feeds = st.builds(
+    Feed, st.integers(1, 99), st.sampled_from(ACTIVATIONS), st.booleans(), st.booleans(), rates
+)
+blocks = st.builds(
+    Block, attentions, feeds, st.none(), norms, st.sampled_from(["pre", "post"]), rates
+)
+positions = (
+    st.none()
+    | st.builds(Learned, st.integers(1, 99))
+    | st.builds(
+        Sinusoidal,
+        st.sampled_from(["interleaved", "halves"]),
+        st.floats(1.5, 1e6),
+        st.integers(0, 9),
+    )
+)
+stacks = st.builds(
+    Stack,
+    dim=st.integers(1, 50).map(lambda n: 2 * n),
+    source=st.builds(Tokens, st.integers(4, 99), st.booleans(), st.none() | st.integers(0, 3)),
+    position=positions,
+    blocks=st.lists(blocks, min_size=1, max_size=4).map(tuple),
+    causal=st.just(True),
+    source_norm=st.none() | norms,
+    final_norm=st.none() | norms,
+    dropout=rates,
+)
+heads = st.none() | st.builds(LMHead, st.booleans(), st.booleans())
+
+
+@given(st.builds(DecoderOnly, stacks, heads))
+def test_any_config_goes_to_json_and_back(config):
+    again = config_from_json(config.to_json(indent=None))
+    assert again == config
+    assert repr(again) == repr(config)  # 1 and 1.0 are equal but not alike
+
+
+def test_json_writes_equal_layers_once_and_differing_ones_in_order():
+    data = json.loads(SPREAD["layers that differ"].to_json())
+    assert [b["times"] for b in data["encoder"]["blocks"]] == [1] * 5
+    data = json.loads(preset("original-base").to_json())
+    assert [b["times"] for b in data["encoder"]["blocks"]] == [6]
+
+
+def test_json_may_leave_defaults_out():
+    text = '{"is": "Attention", "heads": 8}'
+    assert config_from_json(text) == Attention(8)
+    assert config_from_json('{"is": "Norm", "eps": 1e-6}') == Norm(eps=1e-6)
+
+
+def changed(path: str, value: object) -> str:
+    """The JSON of a small model with one value changed: "decoder.dim"."""
+    data = json.loads(seq2seq().to_json())
+    *owners, last = path.split(".")
+    place = data
+    for key in owners:
+        place = place[int(key) if key.isdigit() else key]
+    place[last] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", r"not JSON \(line 1.*check the file"),
+        ("[]", r'config is \[\]; it must be an object with its class under "is"'),
+        ('{"heads": 8}', r'class under "is"'),
+        ('{"is": "Attn"}', r"config\.is='Attn' is not known; try Norm, .*EncoderDecoder"),
+        ('{"is": "Attention"}', r"config lacks Attention\.heads; give it a value"),
+        (changed("decoder.dimm", 3), r"config\.decoder has no field 'dimm'; Stack has dim, "),
+        (changed("decoder.dim", "24"), r"config\.decoder\.dim='24' must be int; correct"),
+        (changed("encoder.dropout", None), r"config\.encoder\.dropout=None must be float"),
+        (changed("encoder.causal", 1), r"config\.encoder\.causal=1 must be bool"),
+        (changed("encoder.source.pad_id", "0"), r"pad_id='0' must be int or null"),
+        (changed("encoder.blocks", 3), r"config\.encoder\.blocks is 3; it must be a list"),
+        (changed("encoder.blocks.0.norm_at", "mid"), r"norm_at='mid' is not a choice; try 'pre'"),
+        (changed("encoder.blocks.0.feed", {"is": "Norm"}), r"Block\.feed=Norm.* it takes Feed"),
+        (changed("encoder.blocks.0.feed", 5), r"Block\.feed=5 does not fit this slot"),
+        (changed("head", {"is": "LMHead", "tied": 1}), r"config\.head\.tied=1 must be bool"),
+    ],
+)  # fmt: skip
+def test_json_that_cannot_be_read_is_refused_with_the_place(text, says):
+    with pytest.raises(ConfigError, match=says):
+        config_from_json(text)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+REFUSALS = [
+    (lambda: Attention(8, kv_heads=3),
+     "Attention.kv_heads=3 must divide heads=8; try 1, 2, 4 or 8"),
+    (lambda: Attention(1, kv_heads=3), "Attention.kv_heads=3 must divide heads=1; try 1"),
+    (lambda: Attention(0), "Attention.heads=0 must be a whole number of at least 1; try 1 or more"),
+    (lambda: Attention(True), "Attention.heads=True must be a whole number"),
+    (lambda: Attention(2.0), "Attention.heads=2.0 must be a whole number"),
+    (lambda: Attention(8, head_dim=-1), "Attention.head_dim=-1 must be a whole number"),
+    (lambda: Attention(8, scale=0.0), "Attention.scale=0.0 must be positive; leave it out"),
+    (lambda: Attention(8, dropout=1.0), "Attention.dropout=1.0 must be a probability, 0 <= p < 1"),
+    (lambda: Feed(0), "Feed.width=0 must be a whole number"),
+    (lambda: Feed(8, act="swish"),
+     "Feed.act='swish' is not a choice; try 'relu', 'gelu', 'gelu_tanh', 'silu'"),
+    (lambda: Feed(8, dropout=-0.1), "Feed.dropout=-0.1 must be a probability"),
+    (lambda: Norm("batch"), "Norm.kind='batch' is not a choice; try 'layer', 'rms'"),
+    (lambda: Norm(eps=0.0), "Norm.eps=0.0 must be a small positive number; try 1e-5"),
+    (lambda: Sinusoidal("mixed"), "Sinusoidal.layout='mixed' is not a choice; try 'interleaved'"),
+    (lambda: Sinusoidal(base=1.0), "Sinusoidal.base=1.0 must be greater than 1; the paper has"),
+    (lambda: Sinusoidal(start=-1), "Sinusoidal.start=-1 must be a whole number of at least 0"),
+    (lambda: Learned(0), "Learned.length=0 must be a whole number"),
+    (lambda: Tokens(0), "Tokens.vocab=0 must be a whole number"),
+    (lambda: Tokens(10, pad_id=10), "Tokens.pad_id=10 must be in 0 … 9 (vocab=10); give an id"),
+    (lambda: Tokens(10, eos_id=-1), "Tokens.eos_id=-1 must be in 0 … 9"),
+    (lambda: replace(PAPER, attention=None), "Block.attention=None does not fit this slot; "
+     "it takes Attention"),
+    (lambda: replace(PAPER, cross=Feed(3)), "it takes Attention, None"),
+    (lambda: replace(PAPER, norm_at="both"), "Block.norm_at='both' is not a choice"),
+    (lambda: replace(PAPER, dropout=True), "Block.dropout=True must be a probability"),
+    (lambda: stack(dim=23), "Stack.dim=23 must be even for Sinusoidal positions; try 24"),
+    (lambda: stack(dim=26), "Stack.blocks[0] has Attention.heads=4, which must divide Stack.dim=26;"
+     " try heads of 1, 2"),
+    (lambda: stack(blocks=()), "Stack.blocks=() must be a tuple of at least one Block; try repeat"),
+    (lambda: stack(blocks=[PAPER]), "must be a tuple"),
+    (lambda: stack(blocks=(PAPER, None)), "Stack.blocks[1]=None is not a Block; try repeat"),
+    (lambda: stack(position=7), "Stack.position=7 does not fit this slot; "
+     "it takes Sinusoidal, Learned, None"),
+    (lambda: stack(source=7), "Stack.source=7 does not fit this slot; it takes Tokens"),
+    (lambda: stack(final_norm=7), "Stack.final_norm=7 does not fit this slot"),
+    (lambda: stack(source_norm=7), "Stack.source_norm=7 does not fit this slot"),
+    (lambda: encoder_only(causal=True),
+     "EncoderOnly.encoder has causal=True; use DecoderOnly, or causal=False"),
+    (lambda: encoder_only(crossed(PAPER)),
+     "EncoderOnly.encoder has a Block with cross-attention but nothing to look across at; "
+     "set cross=None, or use EncoderDecoder"),
+    (lambda: DecoderOnly(stack()), "DecoderOnly.decoder has causal=False, so it would see the token"
+     " it has to predict; set causal=True"),
+    (lambda: decoder_only(crossed(PAPER)), "DecoderOnly.decoder has a Block with cross-attention"),
+    (lambda: EncoderDecoder(stack(), stack(causal=True)),
+     "EncoderDecoder.decoder has a Block with cross=None; give cross=Attention(...)"),
+    (lambda: EncoderDecoder(stack(), stack(crossed(PAPER))), "decoder has causal=False"),
+    (lambda: EncoderDecoder(stack(causal=True), stack(crossed(PAPER), causal=True)),
+     "EncoderDecoder.encoder has causal=True; an encoder sees everything: set False"),
+    (lambda: EncoderDecoder(stack(crossed(PAPER)), stack(crossed(PAPER), causal=True)),
+     "EncoderDecoder.encoder has a Block with cross-attention"),
+    (lambda: EncoderDecoder(stack(), stack(crossed(PAPER), causal=True, dim=28)),
+     "EncoderDecoder.encoder.dim=24 differs from decoder.dim=28; give both the same dim"),
+    (lambda: EncoderDecoder(stack(), stack(crossed(PAPER), causal=True, source=Tokens(9))),
+     "EncoderDecoder.shared=True needs one vocabulary, but the encoder has 37 tokens and the "
+     "decoder 9; set shared=False"),
+    (lambda: EncoderDecoder(None, None), "EncoderDecoder.encoder=None does not fit this slot"),
+    (lambda: EncoderOnly(stack(), head=True), "EncoderOnly.head=True does not fit this slot"),
+    (lambda: preset("original-huge"), "preset='original-huge' is not known; try original-base"),
+    (lambda: build("original-base"), "build got str; it takes EncoderDecoder, EncoderOnly"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSALS, ids=[says[:40] for _, says in REFUSALS])
+def test_a_refusal_names_the_field_the_value_and_the_way_out(make, says):
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert says in str(caught.value)
+    assert isinstance(caught.value, AllformerError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_model_without_a_head_says_how_to_get_logits():
+    model = build(replace(seq2seq(), head=None), seed=0)
+    with pytest.raises(ConfigError, match=r"EncoderDecoder\.head=None gives no logits; build it"):
+        model.logits(model.encoder.embedding.weight)
+
+
+# --- the tree -------------------------------------------------------------------------------------
+
+
+def nodes(config: object) -> list[Config]:
+    if isinstance(config, tuple):
+        return [n for item in config for n in nodes(item)]
+    if not isinstance(config, Config):
+        return []
+    return [
+        config,
+        *(n for f in dataclasses.fields(config) for n in nodes(getattr(config, f.name))),
+    ]
+
+
+def test_every_node_is_frozen_and_hashable():
+    found = [node for config in SPREAD.values() for node in nodes(config)]
+    kinds = {type(node) for node in found}
+    assert {Norm, Sinusoidal, Learned, Attention, Feed, Block, Tokens, Stack, LMHead} < kinds
+    assert {EncoderOnly, DecoderOnly, EncoderDecoder} < kinds
+    for node in found:
+        assert hash(node) == hash(replace(node))
+        field = dataclasses.fields(node)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(node, field, None)
+
+
+def test_repeat_and_cycle_make_layers_as_data():
+    other = replace(PAPER, dropout=0.5)
+    assert repeat(PAPER, 3) == (PAPER, PAPER, PAPER)
+    assert cycle((PAPER, other), 5) == (PAPER, other, PAPER, other, PAPER)
+
+
+def test_defaults_are_filled_in_by_the_attention_itself():
+    assert (Attention(8).groups, Attention(8).size(512)) == (8, 64)
+    assert (Attention(8, kv_heads=2, head_dim=5).groups, Attention(8, head_dim=5).size(512)) == (
+        2,
+        5,
+    )

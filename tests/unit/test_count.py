@@ -1,0 +1,133 @@
+"""Counting by formula = counting what is built, to the last parameter and operation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from allformer.config import EncoderDecoder, LMHead, Tokens
+from allformer.core.cache import Cache
+from allformer.core.model import build
+from allformer.count import count
+from allformer.families import preset
+from allformer.families.original import transformer
+from tests.models import KINDS, SPREAD, tokens
+
+
+def built(config) -> int:
+    return sum(p.numel() for p in build(config, device="meta").parameters())
+
+
+def check_parameters(name: str) -> None:
+    table = count(SPREAD[name])
+    assert table.parameters == built(SPREAD[name])
+    assert table.parameters == sum(part.parameters for part in table.parts)
+    assert f"{table.parameters:,}" in str(table)
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_the_formula_counts_what_is_built(name):
+    check_parameters(name)
+
+
+def test_the_known_models_have_their_known_sizes():
+    assert count(preset("original-base")).parameters == 63_082_496
+    assert count(preset("original-base")).parameters == built(preset("original-base"))
+    assert count(preset("original-big")).parameters == 214_245_376
+    assert count(preset("original-big")).parameters == built(preset("original-big"))
+
+
+def test_the_notes_model_has_59_508_496_parameters():
+    # Two vocabularies of 10,000, base sizes, an output layer of its own with a bias.
+    config = transformer(
+        512, 8, 2048, 6, vocab=10_000, target_vocab=10_000, head=LMHead(tied=False, bias=True)
+    )
+    assert count(config).parameters == built(config) == 59_508_496
+
+
+def test_the_sum_by_hand_of_the_base_model():
+    d, f, v = 512, 2048, 37_000
+    attention, feed, norm = 4 * d * d + 4 * d, 2 * d * f + f + d, 2 * d
+    encoder, decoder = attention + feed + 2 * norm, 2 * attention + feed + 3 * norm
+    assert v * d + 6 * encoder + 6 * decoder == 63_082_496
+
+
+# --- operations -----------------------------------------------------------------------------------
+
+
+def check_flops(kind: str, n: int) -> None:
+    """Against torch's own counter, exactly.
+
+    The eager kernel computes the whole n × n square; the formula counts only the part on and below
+    the diagonal, (n + 1)/2 keys for each query on average, since a causal kernel needs no more.
+    """
+    config = KINDS[kind]
+    model, table = build(config, seed=0).eval(), count(config, length=n)
+    inputs = {"input_ids": tokens(1, n), "kernel": "eager"}
+    if isinstance(config, EncoderDecoder):
+        inputs["decoder_input_ids"] = tokens(1, n, 1)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(**inputs)
+    upper = 0
+    if not kind.startswith("encoder"):
+        for block in config.decoder.blocks:
+            width = block.attention.heads * block.attention.size(config.decoder.dim)
+            upper += 2 * 2 * width * n * (n - 1) // 2
+    assert counter.get_total_flops() == n * table.flops_per_token + upper
+
+
+@pytest.mark.parametrize("n", [1, 7, 48])
+@pytest.mark.parametrize("kind", KINDS)
+def test_operations_agree_with_torchs_counter(kind, n):
+    check_flops(kind, n)
+
+
+def test_attention_grows_with_the_square_and_the_rest_with_the_length():
+    base = preset("original-base")
+    small, large = count(base, length=512), count(base, length=4096)
+    shares = [count(base, length=n).attention_share for n in (64, 512, 4096, 65_536)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.03
+    assert shares[-1] > 0.85
+    for part in small.parts:
+        twin = next(p for p in large.parts if p.name == part.name)
+        assert twin.flops - twin.quadratic == part.flops - part.quadratic
+        assert twin.quadratic >= 7.9 * part.quadratic
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("encoder")])
+def test_the_cache_holds_what_the_formula_says(kind):
+    config = KINDS[kind]
+    model, n = build(config, seed=0).eval(), 32  # room is made in steps of 32
+    layers = len(config.decoder.blocks)
+    cache = Cache(layers)
+    with torch.no_grad():
+        if isinstance(config, EncoderDecoder):
+            model.step(tokens(1, n), cache, model.encode(tokens(1, 5)))
+        else:
+            model(tokens(1, n), cache=cache)
+    held = sum(
+        x.numel() * x.element_size() for layer in cache.layers for x in (layer._keys, layer._values)
+    )
+    assert held == n * count(config, dtype_bytes=4).cache_bytes_per_token
+    assert count(config, dtype_bytes=2).cache_bytes_per_token * 2 * n == held
+
+
+def test_the_table_goes_to_json_with_its_parts():
+    data = json.loads(json.dumps(count(preset("original-tiny"), length=64).as_dict()))
+    assert data["parameters"] == sum(part["parameters"] for part in data["parts"])
+    assert data["length"] == 64
+    assert data["parameter_bytes"] == 2 * data["parameters"]
+
+
+def test_a_word_more_costs_one_row():
+    wide = SPREAD["two vocabularies"]
+    more = replace(wide, encoder=replace(wide.encoder, source=Tokens(20)))
+    assert count(more).parameters - count(wide).parameters == wide.encoder.dim

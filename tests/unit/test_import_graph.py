@@ -1,0 +1,119 @@
+"""Imports point down only, and `import allformer` stays cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import allformer
+
+ROOT = Path(allformer.__file__).parent
+
+# Lower may not import higher; equals may, as long as there is no circle.
+LEVELS = [
+    {"errors"},
+    {"config"},
+    {"core"},
+    {"count", "families"},
+    {"text", "data"},
+    {"checkpoint"},
+    {"train", "generate", "explain", "auditor", "tune"},
+    {"serve"},
+    {"cli"},
+    {"__init__", "__main__"},
+]
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+HEAVY = ["matplotlib", "rich", "typer", "tokenizers", "transformers", "tensorboard", "sacrebleu"]
+
+
+def sources() -> dict[str, str]:
+    """Module name ("allformer.core.attend") → its text."""
+    out = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ["allformer", *path.relative_to(ROOT).with_suffix("").parts]
+        if parts[-1] == "__init__" and len(parts) > 2:
+            parts.pop()
+        out[".".join(parts)] = path.read_text(encoding="utf-8")
+    return out
+
+
+def imports(module: str, text: str, known: set[str]) -> set[str]:
+    """Modules of the package that `text` imports, at the top or inside a function."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = module.split(".")[: -node.level]
+                base = ".".join([*above, base]).rstrip(".")
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                found.add(inner if inner in known else base)
+    inside = {name for name in found if name == "allformer" or name.startswith("allformer.")}
+    return {"allformer.__init__" if name == "allformer" else name for name in inside} - {module}
+
+
+def level(module: str) -> int:
+    part = module.split(".")[1]
+    assert part in LEVEL, f"{module}: say in LEVELS where {part} stands"
+    return LEVEL[part]
+
+
+def arrows_up(texts: dict[str, str]) -> list[str]:
+    """`core.attend imports train.loop` for every import that points up."""
+    return [
+        f"{module} imports {other}"
+        for module, text in texts.items()
+        for other in sorted(imports(module, text, set(texts)))
+        if level(other) > level(module)
+    ]
+
+
+def test_imports_point_down_only():
+    assert arrows_up(sources()) == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    texts = sources()
+    graph = {module: imports(module, text, set(texts)) for module, text in texts.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        pytest.fail(" → ".join(circle.args[1]))
+
+
+def test_an_arrow_up_would_be_found():
+    planted = {
+        "allformer.core.attend": "def f():\n    from allformer.train.loop import run",
+        "allformer.core.block": "import allformer as af",
+        "allformer.errors": "from .config import Norm",
+        "allformer.config": "from allformer import errors",
+        "allformer.train.loop": "from allformer import data\nfrom allformer.core import attend",
+        "allformer.data": "",
+        "allformer.__init__": "from allformer.config import Norm",
+    }
+    assert arrows_up(planted) == [
+        "allformer.core.attend imports allformer.train.loop",
+        "allformer.core.block imports allformer.__init__",
+        "allformer.errors imports allformer.config",
+    ]
+
+
+def test_importing_allformer_loads_nothing_heavy():
+    code = f"""
+import sys, allformer
+loaded = [name for name in {HEAVY} if name in sys.modules]
+assert "torch" in sys.modules
+sys.exit(f"import allformer loads {{loaded}}" if loaded else 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
