@@ -25,7 +25,7 @@ from allformer.config import (
     cycle,
     repeat,
 )
-from allformer.core.model import AnyModel, build
+from allformer.core.model import AnyModel, EncoderDecoderModel, build
 from allformer.core.taps import listen
 from tests.loud import make_loud
 
@@ -107,6 +107,28 @@ SPREAD: dict[str, Model] = {
 def loud(config: Model, seed: int = 1) -> AnyModel:
     """Built, loud, fp64, in eval mode."""
     return make_loud(build(config, seed=0).double(), seed).eval()
+
+
+@torch.no_grad()
+def restless(config: EncoderDecoder, seed: int, end: float) -> EncoderDecoderModel:
+    """Loud, but with sentences that change from step to step and end at different lengths.
+
+    A loud decoder says one token for ever: biases and cross-attention, the same at each step,
+    drown what changes. `end` is added to the logit of </s>, for a head with a bias.
+    """
+    model = loud(config, seed)
+    assert isinstance(model, EncoderDecoderModel)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.mul_(0.1)
+        elif "embedding" in name:
+            parameter.mul_(0.6)
+        elif name.startswith("decoder") and name.endswith("out.weight"):
+            parameter.mul_(0.3)
+    assert model.head is not None
+    assert model.head.bias is not None
+    model.head.bias[EOS] = end
+    return model
 
 
 def tokens(rows: int, width: int, seed: int = 0, vocab: int = VOCAB) -> Tensor:

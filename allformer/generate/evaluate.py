@@ -1,4 +1,4 @@
-"""Scores of a run on parallel text: BLEU and chrF with their signatures, exact match, perplexity."""
+"""Scores of translations: BLEU and chrF with their signatures, and exact match."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def score_translations(
     signatures.
     """
     try:
-        from sacrebleu.metrics import BLEU, CHRF
+        from sacrebleu import BLEU, CHRF
     except ImportError:
         raise AllformerError("scores need sacrebleu; pip install 'allformer[eval]'") from None
     if not outputs:

@@ -3,8 +3,8 @@
     out = search(model, input_ids, attention_mask, max_new_tokens=50, num_beams=4)
     out.ids[0]      # the best sequence of row 0, without <s> and </s>
 
-Argument names and meaning are transformers'. A sequence's score is the sum of its
-log-probabilities divided by length^length_penalty, the length counting </s>.
+Argument names and meaning are transformers'. A sequence's score is the sum of the model's
+log-probabilities of its tokens, </s> included, divided by their number^length_penalty.
 
 Legend: B rows still running, K beams, V vocabulary, L tokens so far.
 """
@@ -22,12 +22,12 @@ from allformer.core.cache import Cache
 from allformer.core.model import EncoderDecoderModel
 from allformer.errors import ConfigError
 
-_NEVER = -1e30  # a log-probability that no real sequence has, finite so that sums stay finite
+_NEVER = float("-inf")  # the log-probability of what is not there
 
 
 @dataclass(frozen=True)
 class Found:
-    """For each row: the ids (without <s> and </s>), its score, and whether </s> was reached."""
+    """For each row: the ids (without <s> and </s>), the score, and whether </s> was reached."""
 
     ids: list[list[int]]
     scores: list[float]
@@ -102,10 +102,11 @@ class _Decoder:
             new = ids[:, self.cache.length :]
             logits = self.model.step(new, self.cache, self.memory, self.mask, dtype=self.dtype)
         wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+        logp = wide.log_softmax(-1)
         for never in (self.bos, self.pad):  # no sentence has these in it
             if never is not None and never != self.eos:
-                wide[:, never] = float("-inf")
-        return wide.log_softmax(-1)
+                logp[:, never] = _NEVER
+        return logp
 
     def select(self, rows: Tensor, *, sources: bool) -> None:
         """Reorder the state; `sources` when rows leave, so that the source side moves too."""
@@ -163,7 +164,9 @@ def _beams(decoder: _Decoder, limit: Tensor, beams: int, penalty: float, early: 
         best, where = sums.topk(min(2 * beams, sums.shape[1]), dim=1)  # B 2K
         beam, token = where // vocab, where % vocab
         grown = torch.cat([_take(ids, beam), token[..., None]], dim=2)  # B 2K L+1
-        ends = token == decoder.eos
+        # At a row's limit whatever is there counts as it is, and may still be the best.
+        at_limit = limit[alive] <= length
+        ends = (token == decoder.eos) | at_limit.to(device)[:, None]
 
         # A candidate that ends counts only if it is among the K best.
         fresh = torch.where(ends, best / length**penalty, _NEVER)
@@ -179,20 +182,16 @@ def _beams(decoder: _Decoder, limit: Tensor, beams: int, penalty: float, early: 
         rows_of = torch.arange(running, device=device)[:, None] * beams + beam
         decoder.select(rows_of.flatten(), sources=False)
 
-        enough = (done_score > _NEVER / 2).all(dim=1)
-        finished = enough
+        finished = (done_score > _NEVER).all(dim=1)
         if not early:
-            finished = enough & (done_score[:, -1] >= total[:, 0] / length**penalty)
-        leave = finished.cpu() | (limit[alive] <= length)
+            finished &= done_score[:, -1] >= total[:, 0] / length**penalty
+        leave = finished.cpu() | at_limit
         for i in leave.nonzero().flatten().tolist():
             row = int(alive[i])
-            ended = bool(done_score[i, 0] > _NEVER / 2)
-            if ended:
-                sequence = done_ids[i, 0, : int(done_length[i, 0]) - 1].tolist()
-                score = float(done_score[i, 0])
-            else:  # nothing ended within the limit: the best running beam
-                sequence, score = ids[i, 0, 1:].tolist(), float(total[i, 0]) / length**penalty
-            found.ids[row], found.scores[row], found.ended[row] = sequence, score, ended
+            sequence = done_ids[i, 0, : int(done_length[i, 0])].tolist()
+            found.ended[row] = sequence[-1] == decoder.eos
+            found.ids[row] = sequence[:-1] if found.ended[row] else sequence
+            found.scores[row] = float(done_score[i, 0])
         if leave.all():
             break
         if leave.any():

@@ -16,6 +16,7 @@ from torch import Tensor
 from allformer.core.layout import Layout, Packed
 from allformer.core.loss import IGNORE
 from allformer.data.encoded import EncodedPairs, Rows
+from allformer.errors import TrainingError
 
 
 class Batch(NamedTuple):
@@ -104,6 +105,11 @@ def _side(
     lengths = rows.lengths[index].astype(np.int64) + 1  # and </s>
     real = int(lengths.sum())
     if frame is not None:
+        if real > frame.tokens or len(lengths) > frame.sentences or lengths.max() > frame.width:
+            raise TrainingError(
+                f"a batch of {len(lengths)} sentences, {real} tokens, the longest {lengths.max()}, "
+                f"does not fit {frame}; cut batches with the frame's own bounds"
+            )
         filler = frame.tokens - real
         full, rest = divmod(filler, frame.width)
         extra = [frame.width] * full + [rest] * (rest > 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -134,10 +136,28 @@ def test_the_lessons_masks_are_ours():
     np.testing.assert_array_equal(numpy_transformer.look_ahead_mask(9), causal_mask(9, 9).numpy())
 
 
-def test_the_lesson_runs_and_shows_each_step():
-    shown = subprocess.run(
-        [sys.executable, str(lesson.PATH)], capture_output=True, text=True, check=True,
-        env={"PYTHONIOENCODING": "utf-8"},
-    ).stdout  # fmt: skip
+@pytest.fixture(scope="module")
+def shown() -> str:
+    """What the lesson prints."""
+    return subprocess.run(
+        [sys.executable, str(lesson.PATH)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    ).stdout
+
+
+def test_the_lesson_runs_and_shows_each_step(shown):
     for part in ("Attention by hand", "exp(s − max)", "decoder.0.cross.weights", "head.logits"):
         assert part in shown
+
+
+@pytest.mark.parametrize("text", ["README.md", "README.zh-CN.md"])
+def test_the_lessons_text_quotes_what_it_really_prints(text, shown):
+    page = (lesson.PATH.parent / text).read_text(encoding="utf-8")
+    quotes = re.findall(r"```text\n(.*?)```", page, flags=re.DOTALL)
+    lines = {line.strip() for line in shown.splitlines()}
+    assert len(quotes) == 3
+    for line in "".join(quotes).splitlines():
+        assert line.strip() in lines

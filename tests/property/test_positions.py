@@ -85,6 +85,10 @@ def test_the_sinusoid_goes_on_past_any_length():
     assert long.abs().max() <= 1
     alone = sinusoid(torch.tensor([99_999]), 16, dtype=torch.float64)
     assert torch.equal(long[-1:], alone)
+    for pos in (5_001, 99_999):
+        angles = [pos / 10_000 ** (2 * i / 16) for i in range(8)]
+        wanted = [f(angle) for angle in angles for f in (math.sin, math.cos)]
+        torch.testing.assert_close(long[pos], torch.tensor(wanted, dtype=torch.float64))
     model = loud(decoder_only())  # it never saw a length at all
     assert model(tokens(1, 700)).logits.isfinite().all()
 

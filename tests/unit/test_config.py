@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -227,6 +228,7 @@ def test_a_refusal_names_the_field_the_value_and_the_way_out(make, says):
     with pytest.raises(ConfigError) as caught:
         make()
     assert says in str(caught.value)
+    assert re.search(r"; \w", str(caught.value)), "no way out"
     assert isinstance(caught.value, AllformerError)
     assert isinstance(caught.value, ValueError)
 

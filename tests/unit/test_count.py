@@ -49,11 +49,21 @@ def test_the_notes_model_has_59_508_496_parameters():
     assert count(config).parameters == built(config) == 59_508_496
 
 
-def test_the_sum_by_hand_of_the_base_model():
+def test_the_base_model_is_the_sum_by_hand():
     d, f, v = 512, 2048, 37_000
     attention, feed, norm = 4 * d * d + 4 * d, 2 * d * f + f + d, 2 * d
     encoder, decoder = attention + feed + 2 * norm, 2 * attention + feed + 3 * norm
-    assert v * d + 6 * encoder + 6 * decoder == 63_082_496
+    wanted = {
+        "encoder embedding": v * d,
+        "encoder self-attention": 6 * attention,
+        "decoder cross-attention": 6 * attention,
+        "decoder feed-forward": 6 * feed,
+        "decoder norms": 6 * 3 * norm,
+    }
+    table = count(preset("original-base"))
+    found = {part.name: part.parameters for part in table.parts}
+    assert {name: found[name] for name in wanted} == wanted
+    assert table.parameters == v * d + 6 * encoder + 6 * decoder
 
 
 # --- operations -----------------------------------------------------------------------------------

@@ -68,8 +68,14 @@ def test_embeddings_norms_and_biases_start_as_they_should():
 
 
 @pytest.mark.parametrize("name", SPREAD)
-def test_every_parameter_is_filled_with_finite_numbers(name):
-    assert all(p.isfinite().all() for p in build(SPREAD[name], seed=0).parameters())
+def test_no_parameter_is_left_uninitialised(name):
+    torch.use_deterministic_algorithms(True)  # fresh memory then holds NaN
+    try:
+        assert torch.empty(3).isnan().all()
+        model = build(SPREAD[name], seed=0)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(p.isfinite().all() for p in model.parameters())
 
 
 def check_seed() -> None:
