@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Iterable, Sequence
@@ -63,8 +64,25 @@ def _is_a(owner: object, field: str, *kinds: type) -> None:
 NoneType = type(None)
 
 
+def _plain(hint: Any) -> set[type]:
+    """The plain types that a hint allows; empty where a dataclass or a choice belongs."""
+    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    plain = {t for t in allowed if t in (int, float, bool, str, NoneType)}
+    return plain if len(plain) == len(allowed) else set()
+
+
 class Config:
-    """What every node of the tree can do."""
+    """What every node of the tree can do: check the types of its plain fields, go to JSON."""
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            plain = _plain(hint)
+            if plain and type(value) not in plain and not (float in plain and type(value) is int):
+                names = " or ".join(sorted("None" if t is NoneType else t.__name__ for t in plain))
+                refuse(self, name, f"must be {names}", "correct its type")
+            if isinstance(value, float) and not math.isfinite(value):
+                refuse(self, name, "must be a finite number", "correct its value")
 
     def to_json(self, indent: int | None = 2) -> str:
         """`preset("original-base").to_json()`: text that `config_from_json` reads back."""
@@ -79,6 +97,7 @@ class Norm(Config):
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _one_of(self, "kind", ("layer", "rms"))
         if not isinstance(self.eps, float) or not 0 < self.eps < 1:
             refuse(self, "eps", "must be a small positive number", "try 1e-5")
@@ -98,6 +117,7 @@ class Sinusoidal(Config):
     start: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _one_of(self, "layout", ("interleaved", "halves"))
         if not self.base > 1:
             refuse(self, "base", "must be greater than 1", "the paper has 10000.0")
@@ -112,6 +132,7 @@ class Learned(Config):
     length: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _positive(self, "length")
 
 
@@ -134,6 +155,7 @@ class Attention(Config):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _positive(self, "heads", "kv_heads", "head_dim")
         _probability(self, "dropout")
         if self.kv_heads is not None and self.heads % self.kv_heads:
@@ -164,6 +186,7 @@ class Feed(Config):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _positive(self, "width")
         _one_of(self, "act", ACTIVATIONS)
         _probability(self, "dropout")
@@ -185,6 +208,7 @@ class Block(Config):
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _is_a(self, "attention", Attention)
         _is_a(self, "feed", Feed)
         _is_a(self, "cross", Attention, NoneType)
@@ -204,6 +228,7 @@ class Tokens(Config):
     eos_id: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _positive(self, "vocab")
         for name in ("pad_id", "bos_id", "eos_id"):
             value = getattr(self, name)
@@ -229,6 +254,7 @@ class Stack(Config):
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _positive(self, "dim")
         _is_a(self, "source", Tokens)
         _is_a(self, "position", Sinusoidal, Learned, NoneType)
@@ -271,6 +297,7 @@ class EncoderOnly(Config):
     head: LMHead | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _is_a(self, "encoder", Stack)
         _is_a(self, "head", LMHead, NoneType)
         _no_cross(self, "encoder")
@@ -288,6 +315,7 @@ class DecoderOnly(Config):
     head: LMHead | None = LMHead()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _is_a(self, "decoder", Stack)
         _is_a(self, "head", LMHead, NoneType)
         _no_cross(self, "decoder")
@@ -308,6 +336,7 @@ class EncoderDecoder(Config):
     shared: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _is_a(self, "encoder", Stack)
         _is_a(self, "decoder", Stack)
         _is_a(self, "head", LMHead, NoneType)
@@ -394,7 +423,7 @@ def from_dict(data: Any, where: str = "config") -> Any:
         raise ConfigError(f'{where} is {data!r}; it must be an object with its class under "is"')
     data = dict(data)
     name = data.pop("is")
-    cls = _CLASSES.get(name)
+    cls = _CLASSES.get(name) if isinstance(name, str) else None
     if cls is None:
         raise ConfigError(f"{where}.is={name!r} is not known; try {', '.join(_CLASSES)}")
     known = {field.name: field for field in fields(cls)}
@@ -408,7 +437,10 @@ def from_dict(data: Any, where: str = "config") -> Any:
         raise ConfigError(f"{where} lacks {name}.{missing[0]}; give it a value")
     hints = typing.get_type_hints(cls)
     values = {key: _read_field(value, hints[key], f"{where}.{key}") for key, value in data.items()}
-    return cls(**values)
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _read_field(value: Any, hint: Any, where: str) -> Any:
@@ -419,22 +451,15 @@ def _read_field(value: Any, hint: Any, where: str) -> Any:
         for i, item in enumerate(value):
             item = dict(item) if isinstance(item, dict) else item
             times = item.pop("times", 1) if isinstance(item, dict) else 1
+            if type(times) is not int or times < 1:
+                raise ConfigError(f"{where}[{i}].times={times!r} must be a whole number from 1 on")
             blocks += [from_dict(item, f"{where}[{i}]")] * times
         return tuple(blocks)
     if isinstance(value, dict):
         return from_dict(value, where)
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    plain = {t for t in allowed if t in (int, float, bool, str, NoneType)}
-    if typing.get_origin(hint) is Literal or any(
-        is_dataclass(t) for t in allowed if t not in plain
-    ):
-        return value  # the class checks it and names the choices
-    if float in plain and type(value) is int:
+    if float in _plain(hint) and type(value) is int:
         return float(value)
-    if type(value) not in plain:
-        names = " or ".join(sorted("null" if t is NoneType else t.__name__ for t in plain))
-        raise ConfigError(f"{where}={value!r} must be {names}; correct its type")
-    return value
+    return value  # the class checks its type and names the choices
 
 
 def config_from_json(text: str) -> Any:

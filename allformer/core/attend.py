@@ -25,8 +25,8 @@ def attend(
     if isinstance(look, RaggedLook):
         return _ragged(q, k, v, look, scale, dropout)
     if look.kernel == "eager":
-        weights = F.dropout(attention_weights(q, k, look, scale=scale), dropout)
-        return weights @ _to_heads(v, q.shape[1])  # B H T D
+        weights = attention_weights(attention_scores(q, k, scale=scale), look)
+        return mix(F.dropout(weights, dropout), v)
     return _sdpa(q, k, v, look, scale, dropout)
 
 
@@ -35,10 +35,9 @@ def attention_scores(q: Tensor, k: Tensor, *, scale: float) -> Tensor:
     return q @ _to_heads(k, q.shape[1]).transpose(-2, -1) * scale
 
 
-def attention_weights(q: Tensor, k: Tensor, look: Look, *, scale: float) -> Tensor:
-    """softmax(Q Kᵀ · scale + mask): B H T S. Rows sum to 1; blind rows are all zero."""
-    scores = attention_scores(q, k, scale=scale)
-    mask = look.full_mask(q.shape[2], k.shape[2], q.device)
+def attention_weights(scores: Tensor, look: Look) -> Tensor:
+    """softmax(scores + mask): B H T S. Rows sum to 1; blind rows are all zero."""
+    mask = look.full_mask(scores.shape[2], scores.shape[3], scores.device)
     if mask is None:
         return scores.softmax(dim=-1)  # softmax subtracts the row's maximum: no overflow
     sees = mask.any(dim=-1, keepdim=True)  # B 1 T 1
@@ -46,6 +45,11 @@ def attention_weights(q: Tensor, k: Tensor, look: Look, *, scale: float) -> Tens
     # which leaves both the output and the gradient finite.
     scores = scores.masked_fill(~mask & sees, float("-inf"))
     return scores.softmax(dim=-1).masked_fill(~sees, 0.0)
+
+
+def mix(weights: Tensor, v: Tensor) -> Tensor:
+    """weights · V: B H T S, B G S D → B H T D."""
+    return weights @ _to_heads(v, weights.shape[1])
 
 
 def _to_heads(x: Tensor, heads: int) -> Tensor:
@@ -69,13 +73,21 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, look: Look, scale: float, dropout: fl
 def _ragged(
     q: Tensor, k: Tensor, v: Tensor, look: RaggedLook, scale: float, dropout: float
 ) -> Tensor:
-    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and look.kernel == "fast":
+    if look.kernel == "fast" and _flash_fits(q):
         return _flash_ragged(q, k, v, look, scale, dropout)
     # Elsewhere attention alone runs on the grid; it is a small part of the work.
     q, k, v = look.query.to_grid(q), look.key.to_grid(k), look.key.to_grid(v)  # B T H D
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # B H T D
     out = attend(q, k, v, look.dense or grid_look(look), scale=scale, dropout=dropout)
     return look.query.to_packed(out.transpose(1, 2))  # N H D
+
+
+def _flash_fits(q: Tensor) -> bool:
+    """What the ragged flash kernel takes: half precision, heads of 8n ≤ 256, an Ampere or later."""
+    size, half = q.shape[-1], q.dtype in (torch.bfloat16, torch.float16)
+    if not (q.is_cuda and half and size % 8 == 0 and size <= 256):
+        return False
+    return torch.cuda.get_device_capability(q.device) >= (8, 0)
 
 
 def _flash_ragged(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from allformer import config
-from allformer.core.attend import attend, attention_scores, attention_weights
+from allformer.core.attend import attend, attention_scores, attention_weights, mix
 from allformer.core.cache import LayerCache
 from allformer.core.layout import RaggedLook
 from allformer.core.linear import Fused, Linear
@@ -70,12 +70,13 @@ class MultiHead(nn.Module):
         dropout = self.dropout if self.training else 0.0
         if listening() and isinstance(look, Look):
             # Shown beside the run, not instead of it: the fast kernel still makes the output,
-            # unless the listener puts other weights there.
-            tap(self, "scores", attention_scores(q, k, scale=self.scale))
-            weights = attention_weights(q, k, look, scale=self.scale)
+            # unless the listener puts other scores or weights there.
+            scores = attention_scores(q, k, scale=self.scale)
+            patched_scores = tap(self, "scores", scores)
+            weights = attention_weights(patched_scores, look)
             patched = tap(self, "weights", weights)
-            if patched is not weights:
-                return patched @ v.repeat_interleave(self.heads // self.groups, dim=1)
+            if patched_scores is not scores or patched is not weights:
+                return mix(patched, v)
         return attend(q, k, v, look, scale=self.scale, dropout=dropout)
 
     def _split(self, x: Tensor, heads: int, packed: bool) -> Tensor:

@@ -33,7 +33,8 @@ class FeedForward(nn.Module):
         self.dropout = feed.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.act(self.up(x)) if self.gate is None else self.act(self.gate(x)) * self.up(x)
+        h = tap(self, "up", self.up(x))
+        h = self.act(h) if self.gate is None else self.act(tap(self, "gate", self.gate(x))) * h
         h = tap(self, "inner", h)
         h = F.dropout(h, self.dropout, self.training)
         return tap(self, "output", self.down(h))

@@ -111,7 +111,7 @@ def self_look(
 
 def _ragged_look(query: Packed, key: Packed, causal: bool, kernel: str) -> RaggedLook:
     look = RaggedLook(query, key, causal, kernel)
-    # A GPU has a kernel for ragged rows and needs no mask; elsewhere it is made once, not per layer.
+    # A GPU has a kernel for ragged rows and needs no mask; elsewhere one is made for all layers.
     return look if query.keep.is_cuda else look._replace(dense=grid_look(look))
 
 

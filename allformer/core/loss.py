@@ -47,7 +47,7 @@ def linear_cross_entropy(
     """
     rows = chunk or max(1, _CHUNK // weight.shape[0])
     apply: Any = _LinearCrossEntropy.apply
-    loss, nll = apply(hidden, weight, bias, targets, smoothing, rows)
+    loss, nll = apply(hidden, weight, bias, targets, smoothing, rows, torch.is_grad_enabled())
     return loss, nll
 
 
@@ -61,11 +61,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         smoothing: float,
         rows: int,
+        grads: bool,
     ) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(hidden.dtype, torch.float32)
         w = weight.to(hidden.dtype)
         b = None if bias is None else bias.to(hidden.dtype)
-        want_hidden, want_weight, want_bias = ctx.needs_input_grad[:3]
+        want_hidden, want_weight, want_bias = (grads and x for x in ctx.needs_input_grad[:3])
         loss = torch.zeros((), dtype=wide, device=hidden.device)
         nll = torch.zeros((), dtype=wide, device=hidden.device)
         d_hidden: list[Tensor] = []
@@ -73,8 +74,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_bias: Tensor | None = None
         for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
             logits = F.linear(h, w, b)  # C V
-            part, part_nll, d_logits = _chunk(logits, t, smoothing)
+            part, part_nll, logp = _chunk(logits, t, smoothing)
             loss, nll = loss + part, nll + part_nll
+            if not (want_hidden or want_weight or want_bias):
+                continue
+            d_logits = _chunk_gradient(logp, t, smoothing).to(logits.dtype)
             if want_hidden:
                 d_hidden.append(d_logits @ w)  # C D
             if want_weight:
@@ -91,11 +95,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         d_loss = grads[0]
         out = [None if x is None else x * d_loss.to(x.dtype) for x in ctx.saved_tensors]
-        return (*out, None, None, None)
+        return (*out, None, None, None, None)
 
 
 def _chunk(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss sum, NLL sum and ∂loss/∂logits = p − q of one chunk; rows without target give zero."""
+    """Loss sum, NLL sum and log p (C V) of one chunk; rows without a target give zero."""
     wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     real = targets != IGNORE
     safe = targets.where(real, 0)[:, None]
@@ -104,10 +108,23 @@ def _chunk(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, T
     loss = nll
     if smoothing:
         loss = (1 - smoothing) * nll - smoothing * logp.mean(-1) * real
-    vocab = torch.arange(logits.shape[1], device=logits.device)
-    onehot = (vocab == safe).to(logp.dtype)  # a bool times 0.9 would be fp32 even in an fp64 model
-    grad = logp.exp() - smoothing / logits.shape[1] - (1 - smoothing) * onehot
-    return loss.sum(), nll.sum(), (grad * real[:, None]).to(logits.dtype)
+    return loss.sum(), nll.sum(), logp
+
+
+def _chunk_gradient(logp: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """∂loss/∂logits = p − q of one chunk, C V; rows without a target give zero."""
+    real = (targets != IGNORE)[:, None]
+    safe = targets[:, None].where(real, 0)
+    spread, peak = smoothing / logp.shape[1], 1 - smoothing
+    if torch.compiler.is_compiling():  # one fused pass: comparing is cheaper than scattering
+        vocab = torch.arange(logp.shape[1], device=logp.device)
+        onehot = (vocab == safe).to(logp.dtype)  # a bool times 0.9 would be fp32, even in fp64
+        return (logp.exp() - spread - peak * onehot) * real
+    grad = logp.exp_()  # in place: `logp` is this chunk's own and is not needed again
+    if smoothing:
+        grad.sub_(spread)
+    grad.scatter_add_(1, safe, grad.new_full(safe.shape, -peak))
+    return grad.masked_fill_(~real, 0.0)
 
 
 def _outer(d_logits: Tensor, h: Tensor, wide: torch.dtype) -> Tensor:

@@ -280,8 +280,13 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         if cache is None:
             ids, layout = _lay_out(input_ids, attention_mask)
         else:
-            keep = None if attention_mask is None else attention_mask.bool()
             rows, width = input_ids.shape
+            keep = None if attention_mask is None else attention_mask.bool()
+            if keep is not None and keep.shape[1] != cache.length + width:
+                raise ConfigError(
+                    f"attention_mask covers {keep.shape[1]} tokens, but there are {cache.length} "
+                    f"in the cache and {width} new ones; give a mask over all of them"
+                )
             ids, layout = input_ids, Grid(rows, width, keep, cache.length)
         where = _lay_out_positions(position_ids, layout)
         hidden = self.decoder(

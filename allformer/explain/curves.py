@@ -13,7 +13,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 # name: the key in metrics.jsonl, the title, the unit, whether to smooth
 SMALL = {
-    "lr": ("lr", "chart.lr", "chart.plain", False),
+    "lr": ("rate", "chart.lr", "chart.plain", False),
     "tokens": ("tokens_per_second", "chart.tokens", "chart.tokens.unit", True),
     "norm": ("gradient_norm", "chart.norm", "chart.plain", True),
     "exact": ("validation_exact", "chart.exact", "chart.percent", False),
@@ -48,7 +48,7 @@ def about_loss(history: Rows, vocab: int) -> Pair:
 def _loss(history: Rows) -> list[Series]:
     # nll is the plain loss, without label smoothing: the one that validation can be compared with
     train = rows_to_points(history, "nll") or rows_to_points(history, "loss")
-    validation = rows_to_points(history, "validation_loss")
+    validation = rows_to_points(history, "validation_nll")
     series = _noisy(train, "train") if len(train) > 1 else []
     if len(validation) > 1:
         series.append(Series("series.validation", "validation", thin(validation), "dots"))

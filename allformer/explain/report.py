@@ -35,9 +35,9 @@ __all__ = ["Sample", "write_report"]
 # What a reader may do next; `facts["commands"]` may hold better ones under the same names.
 COMMANDS = {
     "translate": 'allformer translate RUN "…"',
-    "train": "allformer train --source train.en --target train.zh --out runs/mine",
+    "train": "allformer train --data DIR --source en --target zh --out runs/mine",
     "resume": "allformer train --resume RUN",
-    "evaluate": "allformer evaluate RUN",
+    "evaluate": "allformer evaluate RUN --split test",
 }
 FACTS = (
     "direction", "data", "train_pairs", "validation_pairs", "test_pairs", "steps", "seconds",

@@ -9,9 +9,9 @@ from allformer.errors import DataError
 from allformer.train.recipe import DataRecipe
 
 
-def open_data(data: DataRecipe) -> Corpus:
+def open_data(data: DataRecipe, corpus: Corpus | None = None) -> Corpus:
     """Train, validation and test pairs; a missing validation split is held out of train."""
-    corpus = _open(data)
+    corpus = corpus or _open(data)
     if corpus.validation is None:
         train, validation = hold_out(corpus.train, data.hold_out)
         corpus = replace(corpus, train=train, validation=validation)

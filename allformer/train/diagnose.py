@@ -48,7 +48,7 @@ def explain_nonfinite(
     if bad_gradients:
         lines.append(f"  gradients that are not finite: {_some(bad_gradients)}")
     if not (bad_weights or first or bad_gradients):
-        lines.append("  the same batch is finite without dropout: the scores are at the edge")
+        lines.append("  the same batch is finite with another dropout: the numbers are at the edge")
     lines.append(
         "  try: a lower train.rate, a longer train.warmup, a smaller train.clip, "
         "model.norm_at=pre, or train.precision=fp32; then --resume goes on from the last checkpoint"

@@ -67,28 +67,34 @@ def cut(
 
 def prefetch(items: Iterator[Any]) -> Generator[Any, None, None]:
     """The same items, made a few ahead in a thread; an error in it is raised here."""
-    ready: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=_AHEAD)
+    ready: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=_AHEAD)
     stop = threading.Event()
+
+    def put(what: str, item: Any) -> None:
+        while not stop.is_set():
+            try:
+                ready.put((what, item), timeout=0.1)
+                return
+            except queue.Full:
+                continue
 
     def work() -> None:
         try:
             for item in items:
-                while not stop.is_set():
-                    try:
-                        ready.put((True, item), timeout=0.1)
-                        break
-                    except queue.Full:
-                        continue
+                put("item", item)
                 if stop.is_set():
                     return
+            put("end", None)
         except BaseException as error:
-            ready.put((False, error))
+            put("error", error)
 
     threading.Thread(target=work, daemon=True, name="batches").start()
     try:
         while True:
-            fine, item = ready.get()
-            if not fine:
+            what, item = ready.get()
+            if what == "end":
+                return
+            if what == "error":
                 raise item
             yield item
     finally:

@@ -27,16 +27,17 @@ from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError, TrainingError
 from allformer.families.original import transformer
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
-from allformer.train.batch import Batch, Frame, collate
+from allformer.train.batch import Batch, Frame
 from allformer.train.corpora import open_data
 from allformer.train.diagnose import explain_nonfinite
-from allformer.train.feed import Place, cut, micro_batches, prefetch
+from allformer.train.feed import Place, micro_batches, prefetch
 from allformer.train.metrics import Metrics
 from allformer.train.progress import Progress, clock
 from allformer.train.recipe import ModelRecipe, Recipe, read_recipe
 from allformer.train.schedule import learning_rate
 from allformer.train.state import checkpoints, load_state, save_state
 from allformer.train.step import DTYPES, Result, Stepper, StepSettings
+from allformer.train.validate import validation_nll
 
 
 class Interrupted(TrainingError):
@@ -76,7 +77,8 @@ def train(
             f"{run} already holds a run; choose another --out, go on with --resume {run}, "
             f"or remove it"
         )
-    job = _Job(recipe, run, _device(device), resume, compile, corpus or open_data(recipe.data))
+    corpus = open_data(recipe.data, corpus)
+    job = _Job(recipe, run, _device(device), resume, compile, corpus)
     return job.go()
 
 
@@ -325,7 +327,11 @@ class _Job:
 
     def _validate(self, **extra: Any) -> dict[str, Any]:
         nll = validation_nll(
-            self.model, self.validation, self.tokenizer, self.recipe, DTYPES[self.precision]
+            self.model,
+            self.validation,
+            self.tokenizer,
+            batch_tokens=self.recipe.train.batch_tokens,
+            dtype=DTYPES[self.precision],
         )
         row = {
             "step": self.step,
@@ -340,7 +346,9 @@ class _Job:
     def _save(self) -> None:
         place = dataclasses.astuple(self.place)
         extra = {"place": place, "seconds": self.seconds}
-        save_state(self.run, self.step, self.stepper, extra, self.recipe.train.average)
+        settings = self.recipe.train
+        keep, every = settings.average, settings.save_every
+        save_state(self.run, self.step, self.stepper, extra, keep=keep, every=every)
 
     def _finish(self, speed: float) -> TrainResult:
         """Average the last checkpoints, validate the mean, write the run."""
@@ -362,34 +370,6 @@ class _Job:
             row["validation_perplexity"],
             self.metrics.rows,
         )
-
-
-@torch.no_grad()
-def validation_nll(
-    model: EncoderDecoderModel,
-    pairs: EncodedPairs,
-    tokenizer: Tokenizer,
-    recipe: Recipe,
-    dtype: torch.dtype | None = None,
-) -> float:
-    """Negative log-likelihood per target token (</s> included), without dropout or smoothing."""
-    was_training = model.training
-    model.eval()
-    total, tokens = 0.0, 0
-    try:
-        for index in cut(pairs, replace(recipe.train, pool=1000), 0, None):
-            batch = collate(pairs, index, tokenizer.bos_id, tokenizer.eos_id).to(model.device)
-            _, nll = model.loss(
-                (batch.source, batch.source_layout),
-                (batch.target, batch.target_layout),
-                batch.labels,
-                dtype=dtype,
-            )
-            total += float(nll)
-            tokens += batch.tokens
-    finally:
-        model.train(was_training)
-    return total / tokens
 
 
 def _precision(asked: str, device: torch.device) -> str:

@@ -8,11 +8,14 @@ from typing import Any
 
 
 class Metrics:
-    """Append-only log of a run; reopened on resume, lines after the resumed step are dropped."""
+    """Append-only log of a run; reopened on resume without what the resumed run will write again:
+    lines after its step, and the last line of a run that had ended.
+    """
 
     def __init__(self, run: Path, resumed_step: int = 0) -> None:
         self.path = run / "metrics.jsonl"
-        self.rows = [row for row in read_metrics(run) if row["step"] <= resumed_step]
+        rows = read_metrics(run)
+        self.rows = [r for r in rows if r["step"] <= resumed_step and "averaged" not in r]
         self._file = self.path.open("w", encoding="utf-8")
         for row in self.rows:
             self._file.write(json.dumps(row) + "\n")

@@ -149,20 +149,28 @@ def make_recipe(data: Any, overrides: Iterable[str] = (), where: str = "recipe")
     """A recipe from plain dicts and overrides."""
     import yaml
 
+    data = _section(data, where)
     for override in overrides:
         key, equals, text = override.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or not dot:
             raise ConfigError(f"--set {override!r} is not section.key=value; try train.steps=500")
-        if not isinstance(data.setdefault(section, {}), dict):
-            raise ConfigError(f"--set {override!r}: {section} is not a section")
-        data[section][name] = yaml.safe_load(text)
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {override!r}: {text!r} is not YAML; try quotes") from None
+        data[section] = {**_section(data.get(section, {}), f"{where}.{section}"), name: value}
     return typing.cast(Recipe, _read(Recipe, data, where))
 
 
-def _read(cls: type, data: Any, where: str) -> Any:
+def _section(data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{where} is {data!r}; it must be a section of `key: value` lines")
+    return dict(data)
+
+
+def _read(cls: type, data: Any, where: str) -> Any:
+    data = _section(data, where)
     known = {f.name: f for f in fields(cls)}
     unknown = sorted(set(map(str, data)) - set(known))
     if unknown:

@@ -20,8 +20,14 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted((run / "checkpoints").glob("step-????????"))
 
 
-def save_state(run: Path, step: int, stepper: Stepper, extra: dict[str, Any], keep: int) -> Path:
-    """Write a checkpoint (whole or not at all) and drop all but the last `keep`."""
+def save_state(
+    run: Path, step: int, stepper: Stepper, extra: dict[str, Any], *, keep: int, every: int
+) -> Path:
+    """Write a checkpoint (whole or not at all) and drop all but the last `keep`.
+
+    An older one that an interrupt left between two multiples of `every` goes too: the mean of the
+    last checkpoints is the same whether a run was interrupted or not.
+    """
     final = run / "checkpoints" / f"step-{step:08}"
     part = final.with_name(final.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -38,7 +44,10 @@ def save_state(run: Path, step: int, stepper: Stepper, extra: dict[str, Any], ke
     torch.save(state, part / "state.pt")
     shutil.rmtree(final, ignore_errors=True)
     os.replace(part, final)
-    for old in checkpoints(run)[:-keep]:
+    saved = checkpoints(run)
+    between = [old for old in saved[:-1] if int(old.name.removeprefix("step-")) % every]
+    regular = [old for old in saved if old not in between]
+    for old in between + regular[:-keep]:
         shutil.rmtree(old)
     return final
 

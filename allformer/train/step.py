@@ -74,7 +74,7 @@ class Stepper:
         tokens = sum(batch.tokens for batch in batches)
         if self._can_replay(batches):
             return self._replay(batches[0], tokens)
-        return self._step(batches, torch.tensor(1.0 / tokens), tokens)
+        return self._step(batches, torch.tensor(1.0 / tokens, dtype=torch.float64), tokens)
 
     def _step(self, batches: Sequence[Batch], weight: Tensor, tokens: int) -> Result:
         self.optimizer.zero_grad(set_to_none=True)
@@ -102,7 +102,8 @@ class Stepper:
         # The fused optimiser divides by grad_scale and leaves the weights alone where found_inf is
         # set: clipping costs no pass of its own, and a step that is not finite changes nothing.
         optimizer = self.optimizer
-        optimizer.grad_scale = (norm / self.settings.clip).clamp_min(1.0)  # type: ignore[attr-defined]
+        scale = (norm / self.settings.clip).clamp_min(1.0).float()  # the kernel takes no fp64
+        optimizer.grad_scale = scale  # type: ignore[attr-defined]
         optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
         optimizer.step()
         return norm

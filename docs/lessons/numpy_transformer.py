@@ -153,9 +153,11 @@ def layer_norm(x: Array, w: Weights, eps: float = 1e-5) -> Array:
 
 def feed_forward(x: Array, w: Weights, notes: Notes, name: str) -> Array:
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2                                          (eq. 2)"""
-    inner = np.maximum(0, x @ w["W_1"] + w["b_1"])  # B T d_ff
+    up = x @ w["W_1"] + w["b_1"]  # B T d_ff
+    inner = np.maximum(0, up)  # B T d_ff
     output = inner @ w["W_2"] + w["b_2"]  # B T d
-    notes[f"{name}.inner"], notes[f"{name}.output"] = inner, output
+    for step, value in {"up": up, "inner": inner, "output": output}.items():
+        notes[f"{name}.{step}"] = value
     return output
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from allformer.core.cache import Cache
+from allformer.errors import ConfigError
 from tests.models import KINDS, decoder_only, left_padding, loud, right_padding, tokens
 
 CHUNKS = [[1] * 48, [5, 1, 30, 1, 1, 10], [48], [31, 2, 15]]  # 32 is where the cache must grow
@@ -104,6 +105,33 @@ def test_reordered_rows_keep_their_past(kind):
 @pytest.mark.parametrize("kind", ["seq2seq paper", "seq2seq modern"])
 def test_rows_can_leave_the_batch_with_their_source(kind):
     check_shrinking(kind)
+
+
+@torch.no_grad()
+def check_mask_covers_all() -> None:
+    """A mask over the new tokens alone, or over too few or too many, is refused and not guessed."""
+    model, ids = loud(KINDS["decoder paper"]), tokens(2, 12)
+    mask = left_padding([12, 7], 12)
+    for cached in (0, 5):
+        for width in (1, 2, 11, 13):
+            cache = Cache(layers=2)
+            if cached:
+                model(ids[:, :cached], mask[:, :cached], cache=cache)
+            wrong = torch.ones(2, width).long()
+            with pytest.raises(ConfigError) as caught:
+                model(ids[:, cached:], wrong, cache=cache)
+            assert str(caught.value) == (
+                f"attention_mask covers {width} tokens, but there are {cached} in the cache and "
+                f"{12 - cached} new ones; give a mask over all of them"
+            )
+            assert cache.length == cached  # nothing was written: the call can be made again
+            out = model(ids[:, cached:], mask, cache=cache).logits
+            real = mask[:, cached:].bool()
+            close(out[real], model(ids, mask).logits[:, cached:][real])
+
+
+def test_a_mask_that_does_not_cover_cached_and_new_tokens_is_refused():
+    check_mask_covers_all()
 
 
 def test_two_caches_do_not_share_anything():

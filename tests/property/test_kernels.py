@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from allformer.core.attend import attend, attention_weights
+from allformer.core import attend as kernels
+from allformer.core.attend import attend, attention_scores, attention_weights, mix
+from allformer.core.layout import pack, self_look
 from allformer.core.masks import Look, make_look
 from allformer.core.trace import trace
 from tests.diverge import assert_same
@@ -145,6 +148,54 @@ def test_grouped_queries_equal_repeated_key_heads(kernel):
     check_key_head_serves_its_own(kernel)
 
 
+# --- the ragged kernel of a GPU -------------------------------------------------------------------
+
+
+def check_flash_fits() -> None:
+    """Half precision, heads of 8n ≤ 256, an Ampere or later; the kernel refuses all else."""
+
+    def fits(size=64, dtype=torch.bfloat16, is_cuda=True, chip=(8, 0)) -> bool:
+        q = SimpleNamespace(shape=(9, 4, size), dtype=dtype, is_cuda=is_cuda, device="cuda")
+        with pytest.MonkeyPatch.context() as patcher:
+            patcher.setattr(torch.cuda, "get_device_capability", lambda device: chip)
+            return kernels._flash_fits(q)
+
+    assert fits()
+    assert fits(dtype=torch.float16)
+    assert fits(chip=(9, 0))
+    assert [size for size in range(1, 400) if fits(size)] == list(range(8, 257, 8))
+    assert not fits(dtype=torch.float32)
+    assert not fits(dtype=torch.float64)
+    assert not fits(is_cuda=False)
+    assert not fits(chip=(7, 5))
+
+
+def check_ragged_kernel() -> None:
+    """The flash kernel runs only where it fits and the fast kernel is asked for; else the grid."""
+    layout, (q, k, v) = pack(left_padding([7, 2, 4], 7)), torch.randn(3, 13, 4, 8).double()
+    flash = torch.randn(13, 4, 8).double()
+    for fits in (False, True):
+        for kernel in ("fast", "eager"):
+            look = self_look(layout, True, q.device, kernel)
+            with pytest.MonkeyPatch.context() as patcher:
+                patcher.setattr(kernels, "_flash_fits", lambda q, fits=fits: fits)
+                patcher.setattr(kernels, "_flash_ragged", lambda *_: flash)
+                out = attend(q, k, v, look, scale=0.5)
+            if fits and kernel == "fast":
+                assert out is flash
+                continue
+            for row in range(3):
+                part = layout.starts[row : row + 2].tolist()
+                mine = (x[slice(*part)].transpose(0, 1)[None] for x in (q, k, v))
+                alone = attend(*mine, Look(causal=True), scale=0.5)[0].transpose(0, 1)
+                _close(f"row {row}", out[slice(*part)], alone)
+
+
+def test_the_ragged_gpu_kernel_is_given_only_what_it_takes():
+    check_flash_fits()
+    check_ragged_kernel()
+
+
 # --- queries that may look at nothing -------------------------------------------------------------
 
 
@@ -163,10 +214,11 @@ def check_blind(kernel: str) -> None:
         assert x.grad.isfinite().all()
         assert (x.grad[1] == 0).all()
     if kernel == "eager":
-        weights = attention_weights(q, k, make_look(mask), scale=1.0)
+        weights = attention_weights(attention_scores(q, k, scale=1.0), make_look(mask))
         assert (weights[1] == 0).all()
         sums = mask.any(-1).double().expand(2, 4, 5)
         _close("row sums", weights.sum(-1), sums)
+        _close("weights · v", mix(weights, v), out)
 
 
 def check_empty_rows(kind: str, route: str) -> None:

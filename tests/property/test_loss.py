@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from allformer.core.loss import IGNORE, linear_cross_entropy
+from allformer.core import loss as core_loss
+from allformer.core.loss import IGNORE, cross_entropy, linear_cross_entropy
 from tests.models import BOS, KINDS, VOCAB, left_padding, loud, on_the_grid, right_padding, tokens
 
 
@@ -72,6 +73,123 @@ def test_a_frozen_input_leaves_the_other_gradients_alone(frozen):
     ):
         assert mine is not None
         torch.testing.assert_close(mine, hers, rtol=1e-10, atol=1e-10)
+
+
+def problem(n: int, vocab: int, ignored: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """hidden, weight, bias and targets, of which some are −100."""
+    shapes = [(n, 6), (vocab, 6), (vocab,)]
+    inputs = [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+    targets = torch.randint(0, vocab, (n,))
+    targets[torch.randperm(n)[:ignored]] = IGNORE
+    return [*inputs, targets]
+
+
+def check_chunk_gradient(
+    n: int, vocab: int, smoothing: float, ignored: int, compiling: bool, seed: int
+) -> None:
+    """Either form of ∂loss/∂logits is what autograd makes of the chunk's loss."""
+    torch.manual_seed(seed)
+    *_, targets = problem(n, vocab, ignored)
+    logits = torch.randn(n, vocab, dtype=torch.float64).mul(3).requires_grad_()
+    loss, _, logp = core_loss._chunk(logits, targets, smoothing)
+    (wanted,) = torch.autograd.grad(loss, logits)
+    with pytest.MonkeyPatch.context() as patcher:
+        patcher.setattr(torch.compiler, "is_compiling", lambda: compiling)
+        mine = core_loss._chunk_gradient(logp.detach().clone(), targets, smoothing)
+    assert mine.dtype == torch.float64
+    torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-14)
+    assert (mine[targets == IGNORE] == 0).all()
+
+
+@pytest.mark.parametrize("compiling", [False, True], ids=["eager", "compiled"])
+@given(
+    n=st.integers(1, 9),
+    vocab=st.integers(2, 9),
+    smoothing=st.sampled_from([0.0, 0.1, 0.5]),
+    ignored=st.integers(0, 9),
+    seed=st.integers(0, 99),
+)
+def test_both_forms_of_the_gradient_are_that_of_the_loss(
+    compiling, n, vocab, smoothing, ignored, seed
+):
+    check_chunk_gradient(n, vocab, smoothing, ignored, compiling, seed)
+
+
+def check_compiled(
+    backend: str, smoothing: float, dtype: torch.dtype = torch.float64, ignored: int = 4
+) -> None:
+    """One graph without breaks, which gives what the eager code gives, gradients included."""
+    *inputs, targets = problem(11, 7, ignored, dtype)
+
+    def run(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor):
+        assert torch.compiler.is_compiling() == compiling
+        return linear_cross_entropy(hidden, weight, bias, targets, smoothing, chunk=3)
+
+    torch._dynamo.reset()  # other tests' graphs of the same code do not count against this one
+    compiling = True
+    loss, nll = torch.compile(run, backend=backend, fullgraph=True)(*inputs, targets)
+    compiling = False
+    wanted, wanted_nll = run(*inputs, targets)
+    tol = {"rtol": 0.01, "atol": 0.01} if dtype == torch.bfloat16 else {"rtol": 1e-12, "atol": 0}
+    torch.testing.assert_close((loss, nll), (wanted, wanted_nll), **tol)
+    assert not nll.requires_grad
+    mine = torch.autograd.grad(loss * 0.37, inputs)
+    hers = torch.autograd.grad(wanted * 0.37, inputs)
+    if dtype == torch.float64:
+        tol["atol"] = 1e-14
+    torch.testing.assert_close(mine, hers, **tol)
+    assert (mine[0][targets == IGNORE] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["fp64", "bf16"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_and_eager_loss_are_one(backend, smoothing, dtype):
+    check_compiled(backend, smoothing, dtype)
+
+
+def check_no_gradient_work() -> None:
+    """Where no gradient can be asked for, none is made: evaluation costs half."""
+    *inputs, targets = problem(7, 9, 2)
+    wanted = linear_cross_entropy(*inputs, targets, 0.1, 3)
+
+    def fail(*_args: object) -> Tensor:
+        raise AssertionError("a gradient is made that nobody can ask for")
+
+    with pytest.MonkeyPatch.context() as patcher:
+        patcher.setattr(core_loss, "_chunk_gradient", fail)
+        patcher.setattr(core_loss, "_outer", fail)
+        with torch.no_grad():
+            quiet = linear_cross_entropy(*inputs, targets, 0.1, 3)
+        frozen = linear_cross_entropy(*(x.detach() for x in inputs), targets, 0.1, 3)
+        for loss, nll in (quiet, frozen):
+            assert not loss.requires_grad
+            torch.testing.assert_close((loss, nll), wanted, rtol=1e-12, atol=0)
+        with pytest.raises(AssertionError, match="nobody can ask"):
+            linear_cross_entropy(*inputs, targets, 0.1, 3)  # so the checks above can fail
+
+
+def test_without_gradients_no_gradient_work_is_done():
+    check_no_gradient_work()
+
+
+def test_inputs_and_targets_are_left_as_they_were():
+    inputs = problem(7, 9, 2)
+    before = [x.detach().clone() for x in inputs]
+    loss, _ = linear_cross_entropy(*inputs, 0.1, 3)
+    loss.backward()
+    assert all(torch.equal(x, y) for x, y in zip(inputs, before, strict=True))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_mean_cross_entropy_is_the_sum_over_its_targets(smoothing):
+    hidden, weight, bias, targets = problem(12, 9, 5)
+    total, _ = linear_cross_entropy(hidden, weight, bias, targets, smoothing)
+    logits = F.linear(hidden, weight, bias)
+    mean = cross_entropy(logits.view(3, 4, 9), targets.view(3, 4), smoothing)
+    wanted = F.cross_entropy(logits, targets, label_smoothing=smoothing)
+    torch.testing.assert_close(mean, wanted, rtol=1e-12, atol=0)
+    torch.testing.assert_close(mean, total / 7, rtol=1e-12, atol=0)
 
 
 # --- which label is predicted where ---------------------------------------------------------------

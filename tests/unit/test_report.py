@@ -59,11 +59,11 @@ class Letters:
 
 def rows(n: int = 50) -> list[dict[str, Any]]:
     train = [
-        {"step": 10 * i, "loss": 9 / i, "nll": 8 / i, "lr": 1e-4 * i, "tokens_per_second": 1e4 + i,
+        {"step": 10 * i, "loss": 9 / i, "nll": 8 / i, "rate": 1e-4 * i, "tokens_per_second": 1e4 + i,
          "seconds": i, "gradient_norm": 1.0}
         for i in range(1, n)
     ]  # fmt: skip
-    return [*train, *({"step": 100 * i, "seconds": i, "validation_loss": 7 / i} for i in (1, 2, 3))]
+    return [*train, *({"step": 100 * i, "seconds": i, "validation_nll": 7 / i} for i in (1, 2, 3))]
 
 
 def model_of(**changes: Any) -> EncoderDecoder:
@@ -278,7 +278,7 @@ def test_nothing_but_a_model_is_enough(tmp_path: Path) -> None:
 
 
 def test_a_diverged_history_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:
-    history = [*rows(), {"step": 500, "loss": math.nan, "nll": math.inf, "lr": None}]
+    history = [*rows(), {"step": 500, "loss": math.nan, "nll": math.inf, "rate": None}]
     plots = data_of(report(tmp_path, history=history))["plots"]
     assert plots["loss"]["series"][0]["points"][-1][0] == 490
     assert {"loss", "lr", "tokens", "norm"} <= set(plots)
