@@ -56,13 +56,22 @@ class Count:
         """The fraction of the operations that is quadratic in the length: scores and mixing."""
         return sum(part.quadratic for part in self.parts) / max(1, self.flops_per_token)
 
+    @property
+    def cost_split(self) -> dict[str, float]:
+        """Fractions of the operations: attention itself, the feed-forward layers, all the rest."""
+        total = max(1, self.flops_per_token)
+        feed = sum(part.flops for part in self.parts if part.name.endswith("feed-forward")) / total
+        attention = self.attention_share
+        rest = 1 - attention - feed
+        return {"attention": attention, "feed-forward": feed, "projections": rest}
+
     def as_dict(self) -> dict[str, object]:
         """For `--json`."""
         return {
             "parameters": self.parameters,
             "length": self.length,
             "flops_per_token": self.flops_per_token,
-            "attention_share": round(self.attention_share, 6),
+            "cost_split": {name: round(x, 6) for name, x in self.cost_split.items()},
             "cache_bytes_per_token": self.cache_bytes_per_token,
             "activation_bytes_per_sequence": self.activation_bytes,
             "parameter_bytes": self.parameters * self.dtype_bytes,

@@ -259,7 +259,7 @@ def _check_file(path: Path) -> None:
 
 
 def _parallel_lines(source_path: Path, target_path: Path) -> Iterator[Pair]:
-    sources, targets = _lines(source_path), _lines(target_path)
+    sources, targets = text_lines(source_path), text_lines(target_path)
     for count, (source, target) in enumerate(zip_longest(sources, targets)):
         if source is None or target is None:
             longer = count + 1 + sum(1 for _ in (targets if source is None else sources))
@@ -273,7 +273,7 @@ def _parallel_lines(source_path: Path, target_path: Path) -> Iterator[Pair]:
 
 def _tsv_lines(path: Path, columns: tuple[int, int]) -> Iterator[Pair]:
     needed = max(columns) + 1
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(text_lines(path), 1):
         cells = line.split("\t")
         if len(cells) >= needed:
             yield cells[columns[0]].strip(), cells[columns[1]].strip()
@@ -286,7 +286,7 @@ def _tsv_lines(path: Path, columns: tuple[int, int]) -> Iterator[Pair]:
             yield "", ""
 
 
-def _lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file, as a stream, without their line ends."""
     number = offset = 0
     try:

@@ -68,8 +68,8 @@ def load_state(run: Path, model: EncoderDecoderModel, stepper: Stepper) -> dict[
         )
     except Exception as error:
         raise CheckpointError(
-            f"{newest / 'state.pt'} cannot be read ({error}); remove {newest} to resume from the "
-            f"checkpoint before it"
+            f"{newest / 'state.pt'} cannot be read ({type(error).__name__}); remove {newest} to "
+            f"resume from the checkpoint before it"
         ) from None
     stepper.load(state)
     torch.set_rng_state(state["rng"].cpu())

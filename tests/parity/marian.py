@@ -1,4 +1,4 @@
-"""transformers' MarianMT as an oracle for searching: the same model twice, with the same weights."""
+"""transformers' MarianMT as an oracle for searching: one model twice, with the same weights."""
 
 from __future__ import annotations
 

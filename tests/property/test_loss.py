@@ -130,7 +130,7 @@ def check_compiled(
     loss, nll = torch.compile(run, backend=backend, fullgraph=True)(*inputs, targets)
     compiling = False
     wanted, wanted_nll = run(*inputs, targets)
-    tol = {"rtol": 0.01, "atol": 0.01} if dtype == torch.bfloat16 else {"rtol": 1e-12, "atol": 0}
+    tol = {"rtol": 2**-7, "atol": 1e-3} if dtype == torch.bfloat16 else {"rtol": 1e-12, "atol": 0}
     torch.testing.assert_close((loss, nll), (wanted, wanted_nll), **tol)
     assert not nll.requires_grad
     mine = torch.autograd.grad(loss * 0.37, inputs)

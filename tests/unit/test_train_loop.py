@@ -1,12 +1,12 @@
-"""Training from a recipe to a run directory: it learns, can be stopped anywhere, and says why not."""
+"""Training from a recipe to a run directory: it learns, stops anywhere, and says what is wrong."""
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import signal
 import threading
+from dataclasses import asdict
 from itertools import count, islice
 from pathlib import Path
 
@@ -27,9 +27,10 @@ from allformer.train.schedule import learning_rate
 from allformer.train.state import checkpoints
 from allformer.train.step import Stepper
 
-WORDS = dict(
-    zip(["one", "two", "red", "old", "man", "dog", "sees", "and"], ["ek", "do", "lal", "vec", "nar", "kut", "pas", "ta"])
-)
+WORDS = {
+    "one": "ek", "two": "do", "red": "lal", "old": "vec",
+    "man": "nar", "dog": "kut", "sees": "pas", "and": "ta",
+}  # fmt: skip
 
 
 def toy_pairs(count: int) -> list[tuple[str, str]]:
@@ -106,18 +107,20 @@ def same_weights(a: Path, b: Path) -> None:
 
 
 def test_training_learns_a_language_that_translates_word_for_word(data, tmp_path):
-    settings = {"steps": 260, "accumulate": 1, "batch_tokens": 600, "save_every": 20}
-    result = train(toy_recipe(data, validate_every=60, **settings), tmp_path / "run", device="cpu")
+    recipe = toy_recipe(
+        data, steps=260, accumulate=1, batch_tokens=600, rate=1e-2, warmup=50, save_every=20
+    )
+    result = train(recipe, tmp_path / "run", device="cpu")
     losses = [row["nll"] for row in result.rows if "nll" in row]
     assert losses[0] > 2.5
     assert losses[-1] < 0.5
+    assert sum(b > a for a, b in zip(losses, losses[8:], strict=False)) < len(losses) // 8
     perplexities = [row["validation_perplexity"] for row in result.rows if "averaged" in row]
     assert perplexities == [result.validation_perplexity]
     assert result.validation_perplexity < 1.5
-    translator = Translator(load_run(tmp_path / "run"), beams=2)
-    pairs = toy_pairs(40)
-    right = [translator(source) == target for source, target in pairs]
-    assert sum(right) >= 30
+    sources, targets = zip(*toy_pairs(40), strict=True)
+    out = Translator(load_run(tmp_path / "run"), beams=2).lines(sources)
+    assert sum(a == b for a, b in zip(out, targets, strict=True)) >= 30
 
 
 def test_a_run_leaves_everything_that_is_needed_later(straight):
@@ -160,22 +163,15 @@ def test_a_directory_with_a_run_in_it_is_refused(straight, data):
 def test_a_corpus_without_validation_has_some_held_out(data, tmp_path, capfd):
     corpus = Corpus(toy_pairs(100))
     train(toy_recipe(data, steps=1), tmp_path / "run", device="cpu", corpus=corpus)
-    assert "validation: 20 pairs" in capfd.readouterr().err
+    assert "training: 78 pairs\nvalidation: 22 pairs" in capfd.readouterr().err
 
 
 def test_sentences_left_out_are_counted_aloud(data, tmp_path, capfd):
     corpus = Corpus([*toy_pairs(100), ("man " * 90, "nar")])
-    recipe = toy_recipe(data, steps=1)
-    recipe = make_recipe(json.loads(json.dumps(_plain(recipe))), ["data.max_length=80"])
+    recipe = make_recipe(asdict(toy_recipe(data, steps=1)), ["data.max_length=80"])
     train(recipe, tmp_path / "run", device="cpu", corpus=corpus)
     said = capfd.readouterr().err
     assert "1 left out, longer than data.max_length=80 (the longest has" in said
-
-
-def _plain(recipe: Recipe) -> dict:
-    import dataclasses
-
-    return dataclasses.asdict(recipe)
 
 
 # --- stopping and going on ---------------------------------------------------------------------
@@ -189,9 +185,10 @@ def test_interrupted_and_resumed_is_bit_for_bit_uninterrupted(
 ):
     run = tmp_path / "run"
     for number, steps in enumerate(stops):
-        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        with monkeypatch.context() as patch:
             stop_at(patch, steps, interrupt)
-            train(toy_recipe(data), run, device="cpu", resume=number > 0)
+            with pytest.raises(Interrupted):
+                train(toy_recipe(data), run, device="cpu", resume=number > 0)
     torch.manual_seed(12345)  # a new process has another random state
     result = train(toy_recipe(data), run, device="cpu", resume=True)
     assert result.steps == 20
@@ -209,9 +206,10 @@ def test_a_crash_loses_only_what_came_after_the_last_checkpoint(
     straight, data, tmp_path, monkeypatch
 ):
     run = tmp_path / "run"
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+    with monkeypatch.context() as patch:
         stop_at(patch, 14, crash)
-        train(toy_recipe(data), run, device="cpu")
+        with pytest.raises(MemoryError):
+            train(toy_recipe(data), run, device="cpu")
     assert steps_of(run, "nll") == [4, 8, 12]  # the line of step 12 will be written again
     train(toy_recipe(data), run, device="cpu", resume=True)
     same_weights(run / "model.safetensors", straight / "model.safetensors")
@@ -268,7 +266,9 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(data, tmp_path):
     train(toy_recipe(data, steps=10), run, device="cpu")
     newest = checkpoints(run)[-1]
     (newest / "state.pt").write_bytes(b"nothing of the kind")
-    with pytest.raises(CheckpointError, match="state.pt cannot be read .* remove .*step-00000010"):
+    with pytest.raises(
+        CheckpointError, match=r"state\.pt cannot be read .* remove .*step-00000010"
+    ):
         train(toy_recipe(data), run, device="cpu", resume=True)
 
 
@@ -287,7 +287,7 @@ def test_a_poisoned_weight_is_named_with_the_step_and_what_to_try(data, tmp_path
     said = str(stopped.value)
     assert "not finite at step 6 (learning rate 0.003)" in said
     assert "weights that are not finite: decoder.layers.0.feed.up.weight\n" in said
-    assert "first value that is not finite: decoder.0.feed.inner" in said
+    assert "first value that is not finite: decoder.0.feed." in said
     assert "gradients that are not finite: " in said
     assert "try: a lower train.rate" in said
     assert "--resume" in said
@@ -418,19 +418,17 @@ def test_prefetch_raises_what_its_thread_raised_after_the_items_before_it():
         yield from range(20)
         raise DataError("line 21 is broken")
 
-    got = []
-    with pytest.raises(DataError, match="line 21 is broken"):
-        got.extend(prefetch(items()))
-    # extend keeps nothing of a generator that raised half way on some versions: count by hand
     source = prefetch(items())
     assert [next(source) for _ in range(20)] == list(range(20))
+    with pytest.raises(DataError, match="line 21 is broken"):
+        next(source)
 
 
 def test_prefetch_makes_a_few_ahead_and_stops_when_it_is_closed():
-    made = []
+    made, before = [], threading.enumerate()
     source = prefetch(made.append(i) or i for i in count())
     assert list(islice(source, 3)) == [0, 1, 2]
-    (thread,) = [t for t in threading.enumerate() if t.name == "batches"]
+    (thread,) = [t for t in threading.enumerate() if t not in before]
     source.close()
     thread.join(timeout=5)
     assert not thread.is_alive()

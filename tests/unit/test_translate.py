@@ -1,4 +1,4 @@
-"""Translator: a line out for each line in, whatever its neighbours; limits that say what they do."""
+"""Translator: a line out for each line in, whatever its neighbours, and limits that speak up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from allformer.checkpoint.run import Run
-from allformer.config import EncoderDecoder, Learned, LMHead, Sinusoidal, Tokens
+from allformer.config import EncoderDecoder, Learned, LMHead, Position, Sinusoidal, Tokens
 from allformer.errors import LengthError
 from allformer.generate import translate
 from allformer.generate.translate import Translator
@@ -30,12 +30,15 @@ LINES = [
 ]
 
 
+SINES = Sinusoidal()
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return train_tokenizer(LINES, "char", vocab=60)
 
 
-def make_run(tokenizer: Tokenizer, end: float = 4.0, position=Sinusoidal()) -> Run:
+def make_run(tokenizer: Tokenizer, end: float = 4.0, position: Position = SINES) -> Run:
     """A restless model over the tokeniser's pieces."""
     config = KINDS["seq2seq modern"]
     assert isinstance(config, EncoderDecoder)
@@ -131,7 +134,7 @@ def test_sinusoids_take_a_line_longer_than_any_before(tokenizer):
 def test_a_translation_without_an_end_warns_with_the_line_and_the_way_out(tokenizer, monkeypatch):
     monkeypatch.setattr(translate, "_CHUNK", 2)
     translator = Translator(make_run(tokenizer, end=-1e4), beams=2, max_new_tokens=6)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="no end") as caught:
         out = list(translator.lines(["", "dogs", "", "", "two dogs"]))
     said = sorted(str(w.message) for w in caught)
     assert [text.split(":")[0] for text in said] == ["line 2", "line 5"]

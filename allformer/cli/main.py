@@ -1,0 +1,324 @@
+"""`allformer VERB …`: parse, call, print. Errors of ours are one message and exit status 1."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from allformer.errors import AllformerError
+
+app = typer.Typer(
+    name="allformer",
+    help="The whole Transformer family from one small core.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU if there is one")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")]
+RunArgument = Annotated[Path, typer.Argument(help="The directory that training wrote.")]
+Beams = Annotated[int | None, typer.Option(help="1 is greedy; default: the recipe's.")]
+LengthPenalty = Annotated[
+    float | None, typer.Option(help="Score = log p / length^penalty; default: the recipe's.")
+]
+
+
+@app.command(
+    epilog="Example: `allformer demo --out demo`, then open `demo/report.html` in a browser."
+)
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the run and report.html go.")] = Path("demo"),
+    set: Annotated[
+        list[str] | None, typer.Option("--set", help="Change the recipe: train.steps=300")
+    ] = None,
+    device: Annotated[str, typer.Option(help="The demo is made for a laptop's CPU.")] = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Train a small Transformer to translate English into Chinese, in three minutes on a laptop."""
+    from allformer.demo import demo as run_demo
+
+    result = run_demo(out, overrides=tuple(set or ()), device=device, say=_say)
+    if as_json:
+        print(
+            json.dumps({"report": str(result.report), "seconds": result.seconds, **result.scores})
+        )
+        return
+    from allformer.cli.tables import samples_table, scores_table
+
+    _show(samples_table(result.samples))
+    _show(scores_table(result.scores))
+    print(f"\n{result.seconds:.0f} s in all. Open {result.report} in a browser.")
+    print(f"打开 {result.report} 查看报告（可切换中文）。")
+    print(f'Try: allformer translate {out} "Where did your friend buy these two books?"')
+
+
+@app.command(
+    epilog="Examples: `allformer train recipes/multi30k-en-de.yaml --out runs/m30k`; "
+    "`allformer train --data corpus/ --source en --target zh --out runs/mine`; "
+    "`allformer train --resume runs/mine`"
+)
+def train(
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe (YAML).")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory to write.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="A directory (train.en, train.de, val.en, …), A.en,A.de or a .tsv file."),
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Source language: en, de, zh, …")] = None,
+    target: Annotated[str | None, typer.Option(help="Target language.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run directory.")] = None,
+    set: Annotated[
+        list[str] | None, typer.Option("--set", help="Change the recipe: section.key=value")
+    ] = None,
+    device: Device = None,
+    compile: Annotated[
+        bool | None, typer.Option(help="torch.compile; default: on a GPU only.")
+    ] = None,
+) -> None:
+    """Train an encoder-decoder on parallel text. Ctrl-C saves; --resume goes on."""
+    from allformer.train.loop import train as run_training
+    from allformer.train.recipe import Recipe, make_recipe, read_recipe
+
+    if resume is not None:
+        if recipe is not None or data is not None or set:
+            raise AllformerError(
+                "--resume takes everything from the run's own recipe.yaml; leave out RECIPE, "
+                "--data and --set, or start anew with --out"
+            )
+        run_training(Recipe(), resume, device=device, resume=True, compile=compile)
+        return
+    overrides = [
+        *(set or ()),
+        *([f"data.path={json.dumps(_absolute(data))}"] if data else ()),
+        *([f"data.source={source}"] if source else ()),
+        *([f"data.target={target}"] if target else ()),
+    ]
+    asked = read_recipe(recipe, overrides) if recipe else make_recipe({}, overrides)
+    run_training(asked, out or Path("runs") / asked.name, device=device, compile=compile)
+
+
+@app.command(
+    epilog='Examples: `allformer translate demo "I have two cats."`; '
+    "`allformer translate runs/m30k --file test.en > test.de`; `cat a.en | allformer translate RUN`"
+)
+def translate(
+    run: RunArgument,
+    text: Annotated[list[str] | None, typer.Argument(help="What to translate.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A UTF-8 file, one sentence a line; .gz is read too.")
+    ] = None,
+    beams: Beams = None,
+    length_penalty: LengthPenalty = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Longest output; default: 2 × source + 20.")
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Translate text, a file or standard input: one line out for each line in, in order."""
+    from allformer.checkpoint.run import load_run
+    from allformer.generate.translate import Translator
+
+    if text and file:
+        raise AllformerError("give TEXT or --file, not both")
+    loaded, recipe = load_run(run, _device(device)), _recipe(run)
+    translator = Translator(
+        loaded,
+        beams=recipe.decode.beams if beams is None else beams,
+        length_penalty=recipe.decode.length_penalty if length_penalty is None else length_penalty,
+        max_new_tokens=max_new_tokens,
+    )
+    if not text and not file and sys.stdin.isatty():
+        _say("type a line to translate, Ctrl-D to end")
+        while line := sys.stdin.readline():
+            print(translator(line), flush=True)
+        return
+    lines = iter(text) if text else _file_lines(file) if file else _stdin_lines()
+    for line in translator.lines(lines):
+        print(line, flush=True)
+
+
+@app.command(epilog="Example: `allformer evaluate runs/m30k --data corpus/ --split val --beams 5`")
+def evaluate(
+    run: RunArgument,
+    data: Annotated[str | None, typer.Option(help="As for train; default: the run's own.")] = None,
+    split: Annotated[str, typer.Option(help="test, val or train.")] = "test",
+    beams: Beams = None,
+    length_penalty: LengthPenalty = None,
+    lowercase: Annotated[bool, typer.Option(help="Score in lower case.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the translations here.")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """BLEU (sacreBLEU, with its signature), chrF, exact match and perplexity of a run."""
+    from dataclasses import replace
+
+    from allformer.checkpoint.run import load_run
+    from allformer.evaluate import evaluate_run
+    from allformer.train.corpora import open_data
+
+    recipe = _recipe(run)
+    asked = replace(recipe.data, path=_absolute(data)) if data else recipe.data
+    corpus = open_data(asked)
+    splits = {"test": corpus.test, "val": corpus.validation, "train": corpus.train}
+    if split not in splits:
+        raise AllformerError(f"--split {split} is not known; try {', '.join(splits)}")
+    pairs = splits[split]
+    if pairs is None:
+        there = ", ".join(name for name, part in splits.items() if part is not None)
+        raise AllformerError(f"the data has no {split} split; it has {there}; try --split val")
+    scores, outputs = evaluate_run(
+        load_run(run, _device(device)),
+        pairs,
+        recipe,
+        beams=beams,
+        length_penalty=length_penalty,
+        lowercase=lowercase,
+    )
+    if output is not None:
+        output.write_text("".join(line + "\n" for line in outputs), encoding="utf-8")
+    if as_json:
+        print(json.dumps(scores, ensure_ascii=False))
+        return
+    from allformer.cli.tables import scores_table
+
+    _show(scores_table(scores))
+
+
+@app.command(
+    epilog="Examples: `allformer info original-base`; `allformer info demo --length 64`; "
+    "`allformer info` lists the presets."
+)
+def info(
+    what: Annotated[
+        str | None, typer.Argument(help="A preset, a config.json or a run directory.")
+    ] = None,
+    length: Annotated[int, typer.Option(help="Sequence length to count at.")] = 512,
+    dtype_bytes: Annotated[int, typer.Option(help="Bytes of a number: 2 or 4.")] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Parameters by part, operations and memory of a model, by formula, at any length."""
+    from allformer import count, presets
+    from allformer.cli.tables import count_tables, presets_table
+
+    if what is None:
+        counts = {name: count(_config(name), length, dtype_bytes) for name in presets()}
+        if as_json:
+            print(json.dumps({name: table.as_dict() for name, table in counts.items()}))
+        else:
+            _show(presets_table(counts))
+        return
+    if length < 1 or dtype_bytes not in (1, 2, 4, 8):
+        raise AllformerError(
+            f"--length {length} --dtype-bytes {dtype_bytes}: the length must be at least 1, "
+            f"the bytes 1, 2, 4 or 8"
+        )
+    config = _config(what)
+    table = count(config, length, dtype_bytes)
+    if as_json:
+        grown = {n: count(config, n, dtype_bytes).as_dict()["cost_split"] for n in _LENGTHS}
+        print(json.dumps({"name": what, **table.as_dict(), "cost_split_by_length": grown}))
+        return
+    for piece in count_tables(what, table, [count(config, n, dtype_bytes) for n in _LENGTHS]):
+        _show(piece)
+
+
+_LENGTHS = (128, 512, 2048, 8192, 32768, 131072)
+
+
+# --- helpers ------------------------------------------------------------------------------------
+
+
+def _config(what: str) -> Any:
+    from allformer import config_from_json, preset, presets
+    from allformer.config import DecoderOnly, EncoderDecoder, EncoderOnly
+
+    path = Path(what) / "config.json" if Path(what).is_dir() else Path(what)
+    if not path.is_file():
+        if what in presets():
+            return preset(what)
+        raise AllformerError(
+            f"{what!r} is neither a preset ({', '.join(presets())}), nor a config.json, nor a "
+            f"run directory"
+        )
+    config = config_from_json(path.read_text(encoding="utf-8"))
+    if not isinstance(config, EncoderDecoder | EncoderOnly | DecoderOnly):
+        raise AllformerError(f"{path} holds a {type(config).__name__}, which is no whole model")
+    return config
+
+
+def _recipe(run: Path) -> Any:
+    from allformer.train.recipe import Recipe, read_recipe
+
+    path = run / "recipe.yaml"
+    return read_recipe(path) if path.is_file() else Recipe()
+
+
+def _device(name: str | None) -> str:
+    import torch
+
+    if name is not None:
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _absolute(data: str) -> str:
+    """Paths are kept in the run's recipe: they must hold from anywhere."""
+    return ",".join(str(Path(part.strip()).absolute()) for part in data.split(","))
+
+
+def _file_lines(path: Path) -> Iterator[str]:
+    from allformer.data.parallel import text_lines
+
+    return text_lines(path)
+
+
+def _stdin_lines() -> Iterator[str]:
+    for number, raw in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise AllformerError(
+                f"standard input, line {number} is not UTF-8; convert it first: iconv -t utf-8"
+            ) from None
+
+
+def _show(table: Any) -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """The console script."""
+    warnings.showwarning = lambda message, *rest, **more: _say(f"allformer: warning: {message}")
+    try:
+        app()
+    except AllformerError as error:
+        _say(f"allformer: {error}")
+        from allformer.train.loop import Interrupted
+
+        sys.exit(130 if isinstance(error, Interrupted) else 1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except KeyboardInterrupt:
+        _say("allformer: stopped")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What the verbs print, as rich tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from allformer.count import Count
+
+
+def scores_table(scores: Mapping[str, Any]) -> Table:
+    """BLEU and its company, with what exactly was measured."""
+    table = Table(title="scores", title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    table.add_row("sentences", f"{scores['sentences']:,}", f"beams {scores['beams']}")
+    table.add_row("exact match", f"{scores['exact_match']:.2f} %", "")
+    table.add_row("BLEU", f"{scores['bleu']:.2f}", scores["bleu_signature"])
+    table.add_row("chrF", f"{scores['chrf']:.2f}", scores["chrf_signature"])
+    table.add_row("perplexity", f"{scores['perplexity']:.3f}", "per token")
+    return table
+
+
+def samples_table(samples: Sequence[Any]) -> Table:
+    """Source, translation, and whether it is the reference to the letter."""
+    table = Table(title="sentences that it never saw", title_justify="left")
+    table.add_column("English")
+    table.add_column("translation")
+    table.add_column("")
+    for sample in samples:
+        right = sample.output == sample.reference
+        mark = "[green]✓[/]" if right else f"[red]✗[/] {sample.reference}"
+        table.add_row(sample.source, sample.output, mark)
+    return table
+
+
+def presets_table(counts: Mapping[str, Count]) -> Table:
+    """Every preset with its size."""
+    table = Table(title="presets", title_justify="left")
+    for name in ("name", "parameters", "FLOPs per token", "cache per token"):
+        table.add_column(name, justify="left" if name == "name" else "right")
+    for name, c in counts.items():
+        table.add_row(
+            name, f"{c.parameters:,}", f"{c.flops_per_token:,}", _bytes(c.cache_bytes_per_token)
+        )
+    return table
+
+
+def count_tables(name: str, count: Count, grown: Sequence[Count]) -> list[Table]:
+    """Parameters by part; operations and memory; how attention takes over as the length grows."""
+    parts = Table(title=f"{name}: parameters", title_justify="left", show_footer=True)
+    parts.add_column("part", footer="total")
+    parts.add_column("parameters", justify="right", footer=f"{count.parameters:,}")
+    parts.add_column("share", justify="right")
+    parts.add_column("formula", style="dim")
+    for part in count.parts:
+        share = f"{part.parameters / count.parameters:.1%}" if part.parameters else ""
+        parts.add_row(part.name, f"{part.parameters:,}", share, part.formula)
+    cost = Table(title=f"at {count.length:,} tokens", title_justify="left", show_header=False)
+    cost.add_column()
+    cost.add_column(justify="right")
+    cost.add_row("forward FLOPs per token", f"{count.flops_per_token:,}")
+    cost.add_row("weights", _bytes(count.parameters * count.dtype_bytes))
+    cost.add_row("key/value cache per token", _bytes(count.cache_bytes_per_token))
+    cost.add_row("key/value cache", _bytes(count.cache_bytes_per_token * count.length))
+    cost.add_row("activations for one sequence's backward", _bytes(count.activation_bytes))
+    growth = Table(title="as the length grows", title_justify="left")
+    columns = ("attention O(n²·d)", "feed-forward O(n·d·f)", "projections, head", "FLOPs per token")
+    for column in ("tokens n", *columns):
+        growth.add_column(column, justify="right")
+    for c in grown:
+        split = c.cost_split
+        growth.add_row(
+            f"{c.length:,}",
+            *(f"{split[part]:.1%}" for part in ("attention", "feed-forward", "projections")),
+            f"{c.flops_per_token:,}",
+        )
+    return [parts, cost, growth]
+
+
+def _bytes(number: int) -> str:
+    size, unit = float(number), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
