@@ -13,13 +13,14 @@ from allformer.core.trace import Trace, trace
 from allformer.count import Count, count
 from allformer.errors import AllformerError
 from allformer.families import preset, presets
+from allformer.version import __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "AllformerError",
     "Count",
     "Output",
     "Trace",
+    "__version__",
     "build",
     "config_from_json",
     "count",

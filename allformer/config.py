@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
+import sys
 import types
 import typing
 from collections.abc import Iterable, Sequence
@@ -24,6 +24,7 @@ from typing import Any, Literal
 from allformer.errors import ConfigError
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+_LARGEST = sys.float_info.max  # a whole number can be larger and would not be finite as a float
 
 
 def refuse(owner: object, field: str, must: str, way_out: str) -> None:
@@ -81,7 +82,7 @@ class Config:
             if plain and type(value) not in plain and not (float in plain and type(value) is int):
                 names = " or ".join(sorted("None" if t is NoneType else t.__name__ for t in plain))
                 refuse(self, name, f"must be {names}", "correct its type")
-            if isinstance(value, float) and not math.isfinite(value):
+            if float in plain and value is not None and not abs(value) <= _LARGEST:
                 refuse(self, name, "must be a finite number", "correct its value")
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -452,12 +453,15 @@ def _read_field(value: Any, hint: Any, where: str) -> Any:
             item = dict(item) if isinstance(item, dict) else item
             times = item.pop("times", 1) if isinstance(item, dict) else 1
             if type(times) is not int or times < 1:
-                raise ConfigError(f"{where}[{i}].times={times!r} must be a whole number from 1 on")
+                raise ConfigError(
+                    f"{where}[{i}].times={times!r} must be a whole number of at least 1; "
+                    f"try 1 or more"
+                )
             blocks += [from_dict(item, f"{where}[{i}]")] * times
         return tuple(blocks)
     if isinstance(value, dict):
         return from_dict(value, where)
-    if float in _plain(hint) and type(value) is int:
+    if float in _plain(hint) and type(value) is int and abs(value) <= _LARGEST:
         return float(value)
     return value  # the class checks its type and names the choices
 

@@ -23,6 +23,7 @@ from allformer.explain.report import Sample, write_report
 from allformer.train.corpora import open_data
 from allformer.train.loop import TrainResult, train
 from allformer.train.recipe import Recipe, make_recipe
+from allformer.version import __version__
 
 RECIPE: dict[str, Any] = {
     "name": "demo",
@@ -121,8 +122,6 @@ def _samples(corpus: Corpus, outputs: list[str]) -> list[Sample]:
 def _facts(
     recipe: Recipe, corpus: Corpus, result: TrainResult, out: Path, seconds: float
 ) -> dict[str, Any]:
-    import allformer
-
     return {
         "title": {
             "en": "A Transformer learned to translate English into Chinese",
@@ -144,7 +143,7 @@ def _facts(
         "seed": recipe.train.seed,
         "command": f"allformer demo --out {out}",
         "torch": torch.__version__,
-        "allformer": allformer.__version__,
+        "allformer": __version__,
         "commands": {
             "translate": f'allformer translate {out} "Where did your friend buy these two books?"',
             "resume": f"allformer train --resume {out}",

@@ -12,9 +12,7 @@ Needs a CUDA device.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -22,104 +20,18 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from sides import Step, TorchTransformer, dropout_everywhere, our_step, peer_step, to_padded
 
 import allformer as af
-from allformer.config import EncoderDecoder, Stack
+from allformer.config import EncoderDecoder
 from allformer.core.layout import Grid
-from allformer.core.loss import IGNORE
-from allformer.core.position import sinusoid
 from allformer.train.batch import Batch, Frame, collate
-from allformer.train.step import Stepper, StepSettings
 
-VOCAB, DIM = 37_000, 512
-
-
-class Peer(nn.Module):
-    """torch.nn.Transformer with the paper's embedding, positions and tied output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(VOCAB, DIM)
-        nn.init.normal_(self.table.weight, std=DIM**-0.5)
-        self.body = nn.Transformer(DIM, 8, 6, 6, 2048, 0.1, batch_first=True)
-        self.register_buffer("positions", sinusoid(torch.arange(512), DIM), persistent=False)
-
-    def embed(self, ids: Tensor) -> Tensor:
-        x = self.table(ids) * math.sqrt(DIM) + self.positions[: ids.shape[1]]
-        return F.dropout(x, 0.1, self.training)
-
-    def forward(self, source: Tensor, target: Tensor, labels: Tensor, padded: bool) -> Tensor:
-        blocked = source == 0 if padded else None
-        causal = torch.ones(
-            target.shape[1], target.shape[1], dtype=torch.bool, device=source.device
-        )
-        hidden = self.body(
-            self.embed(source),
-            self.embed(target),
-            tgt_mask=causal.triu(1),
-            tgt_is_causal=True,
-            src_key_padding_mask=blocked,
-            tgt_key_padding_mask=target == 0 if padded else None,
-            memory_key_padding_mask=blocked,
-        )
-        logits = F.linear(hidden, self.table.weight).flatten(0, 1)
-        return F.cross_entropy(logits, labels.flatten(), label_smoothing=0.1, ignore_index=IGNORE)
-
-
-def peer_step(padded: bool) -> Callable[[Any], Tensor]:
-    torch.manual_seed(0)
-    model = Peer().cuda().train()
-    compiled = torch.compile(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-    def step(batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = compiled(*batch, padded)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
-
-    return step
-
-
-def our_step(dropout_everywhere: bool) -> Callable[[Any], Tensor]:
-    torch.manual_seed(0)
-    config = af.preset("original-base")
-    assert isinstance(config, EncoderDecoder)
-    if dropout_everywhere:  # where torch.nn.Transformer has it: weights and inner layer as well
-        config = dataclasses.replace(
-            config, encoder=_dropout(config.encoder), decoder=_dropout(config.decoder)
-        )
-    model: Any = af.build(config, device="cuda").train()
-    stepper = Stepper(model, StepSettings(precision="bf16", compile=True))
-
-    def step(batch: Batch) -> Tensor:
-        result = stepper([batch], 1e-4)
-        return result.loss / result.tokens
-
-    return step
-
-
-def _dropout(stack: Stack) -> Stack:
-    def change(part: Any) -> Any:
-        return None if part is None else dataclasses.replace(part, dropout=0.1)
-
-    return dataclasses.replace(
-        stack,
-        blocks=tuple(
-            dataclasses.replace(
-                b, attention=change(b.attention), cross=change(b.cross), feed=change(b.feed)
-            )
-            for b in stack.blocks
-        ),
-    )
+VOCAB = 37_000
 
 
 def measure(
-    runs: dict[str, tuple[Callable[[], Callable[[Any], Tensor]], Sequence[Any]]], blocks: int
+    runs: dict[str, tuple[Callable[[], Step], Sequence[Any]]], blocks: int
 ) -> dict[str, dict[str, float]]:
     """Warm each one up on all its batches, then time them block by block in turn."""
     steps, peaks, times = {}, {}, {name: [] for name in runs}
@@ -182,13 +94,7 @@ def ragged_batches(
         ours.append(collate(pairs, index, 2, 3, frame).to("cuda"))
         plain = collate(pairs, index, 2, 3)
         tokens += len(plain.source) + len(plain.target)
-        theirs.append(
-            (
-                plain.source_layout.to_grid(plain.source).cuda(),
-                plain.target_layout.to_grid(plain.target).cuda(),
-                plain.target_layout.to_grid(plain.labels - IGNORE).cuda() + IGNORE,
-            )
-        )
+        theirs.append(tuple(x.cuda() for x in to_padded(plain)))
         cells += theirs[-1][0].numel() + theirs[-1][1].numel()
     # torch.compile takes sizes that are equal at first for one size: begin with unequal ones.
     theirs.sort(key=lambda batch: batch[0].shape[1] == batch[1].shape[1])
@@ -219,12 +125,23 @@ def main() -> None:
     else:
         theirs, ours, tokens = fixed_batches()
     padded = args.data is not None
-    runs = {
-        "torch.nn.Transformer": (lambda: peer_step(padded), theirs),
-        "allformer": (lambda: our_step(True), ours),
+    paper = af.preset("original-base")
+    assert isinstance(paper, EncoderDecoder)
+    same = dropout_everywhere(paper)
+
+    def peer() -> Step:
+        torch.manual_seed(0)
+        return peer_step(TorchTransformer(same).cuda(), padded, compiled=True, bf16=True)
+
+    runs: dict[str, tuple[Callable[[], Step], Sequence[Any]]] = {
+        "torch.nn.Transformer": (peer, theirs),
+        "allformer": (lambda: our_step(same, "cuda", "bf16", True), ours),
     }
     if args.paper:
-        runs["allformer, the paper's dropout"] = (lambda: our_step(False), ours)
+        runs["allformer, the paper's dropout"] = (
+            lambda: our_step(paper, "cuda", "bf16", True),
+            ours,
+        )
     table = measure(runs, args.blocks)
     peer = table["torch.nn.Transformer"]["ms"]
     print(f"{'':34}{'ms/step':>9}{'M tok/s':>9}{'ratio':>7}{'GiB':>7}")

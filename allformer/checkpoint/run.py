@@ -19,7 +19,7 @@ import torch
 from allformer.checkpoint.weights import load_weights, save_weights
 from allformer.config import EncoderDecoder, config_from_json
 from allformer.core.model import EncoderDecoderModel, build
-from allformer.errors import CheckpointError
+from allformer.errors import CheckpointError, ConfigError
 from allformer.text.tokenizer import Tokenizer
 
 
@@ -53,7 +53,10 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> Run:
             f"{path} has no model.safetensors: training has not ended; "
             f"go on with `allformer train --resume {path}`"
         )
-    config = config_from_json((path / "config.json").read_text(encoding="utf-8"))
+    try:
+        config = config_from_json((path / "config.json").read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise CheckpointError(f"{path / 'config.json'}: {error}") from None
     if not isinstance(config, EncoderDecoder):
         raise CheckpointError(
             f"{path} holds a {type(config).__name__}; translating needs a decoder "

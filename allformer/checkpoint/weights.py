@@ -54,8 +54,8 @@ def put_weights(model: nn.Module, tensors: dict[str, Tensor], where: str) -> Non
     unexpected = sorted(tensors.keys() - parameters.keys())
     wrong = [
         f"{name} has {tuple(tensors[name].shape)}, the model {tuple(parameters[name].shape)}"
-        for name in parameters.keys() & tensors.keys()
-        if parameters[name].shape != tensors[name].shape
+        for name in parameters
+        if name in tensors and parameters[name].shape != tensors[name].shape
     ]
     if missing or unexpected or wrong:
         said = [
@@ -75,7 +75,12 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     for path in paths:
-        for name, x in read_tensors(path).items():
+        tensors = read_tensors(path)
+        if total and tensors.keys() != total.keys():
+            raise CheckpointError(
+                f"{path} has other weights than {paths[0]}; average checkpoints of one run"
+            )
+        for name, x in tensors.items():
             dtypes[name] = x.dtype
             total[name] = x.double() + total[name] if name in total else x.double()
     return {name: (x / len(paths)).to(dtypes[name]) for name, x in total.items()}

@@ -166,7 +166,7 @@ def evaluate(
     from allformer.evaluate import evaluate_run
     from allformer.train.corpora import open_data
 
-    recipe = _recipe(run)
+    loaded, recipe = load_run(run, _device(device)), _recipe(run)
     asked = replace(recipe.data, path=_absolute(data)) if data else recipe.data
     corpus = open_data(asked)
     splits = {"test": corpus.test, "val": corpus.validation, "train": corpus.train}
@@ -177,7 +177,7 @@ def evaluate(
         there = ", ".join(name for name, part in splits.items() if part is not None)
         raise AllformerError(f"the data has no {split} split; it has {there}; try --split val")
     scores, outputs = evaluate_run(
-        load_run(run, _device(device)),
+        loaded,
         pairs,
         recipe,
         beams=beams,
@@ -207,8 +207,9 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Parameters by part, operations and memory of a model, by formula, at any length."""
-    from allformer import count, presets
     from allformer.cli.tables import count_tables, presets_table
+    from allformer.count import count
+    from allformer.families import presets
 
     if what is None:
         counts = {name: count(_config(name), length, dtype_bytes) for name in presets()}
@@ -239,8 +240,8 @@ _LENGTHS = (128, 512, 2048, 8192, 32768, 131072)
 
 
 def _config(what: str) -> Any:
-    from allformer import config_from_json, preset, presets
-    from allformer.config import DecoderOnly, EncoderDecoder, EncoderOnly
+    from allformer.config import DecoderOnly, EncoderDecoder, EncoderOnly, config_from_json
+    from allformer.families import preset, presets
 
     path = Path(what) / "config.json" if Path(what).is_dir() else Path(what)
     if not path.is_file():

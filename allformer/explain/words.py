@@ -51,7 +51,7 @@ WORDS: dict[str, Pair] = {
         "{heads} 个注意力头，词表大小 {vocab}。",
     ),
     "lead.pairs": (
-        "It learned from {pairs} sentence pairs.",
+        "Its training corpus has {pairs} sentence pairs.",
         "训练数据共 {pairs} 个句对。",
     ),
     "card.exact_match": ("Exact match", "完全匹配率"),

@@ -22,6 +22,11 @@ def score_translations(
         raise AllformerError("scores need sacrebleu; pip install 'allformer[eval]'") from None
     if not outputs:
         raise DataError("there is nothing to score: no pairs; give a split that has lines")
+    if len(outputs) != len(references):
+        raise DataError(
+            f"{len(outputs)} translations cannot be scored against {len(references)} references; "
+            f"give one reference for each line"
+        )
     cut = {"zh": "zh", "ja": "char"}.get(language, "13a")
     bleu, chrf = BLEU(tokenize=cut, lowercase=lowercase), CHRF(lowercase=lowercase)
     same = sum(a.strip() == b.strip() for a, b in zip(outputs, references, strict=True))

@@ -170,15 +170,19 @@ class _Graph:
             torch.cuda.current_stream().wait_stream(self.stream)
             return result
         if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            self.stepper.optimizer.zero_grad(set_to_none=True)
-            # Only this thread is forbidden to allocate: another one pins the next batches.
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                self.result = self.stepper._step([self.batch], self.weight, tokens)
+            self.graph = self._capture(tokens)
         self.graph.replay()
         assert self.result is not None
         r = self.result
         return Result(r.loss.clone(), r.nll.clone(), r.norm.clone(), tokens)
+
+    def _capture(self, tokens: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        self.stepper.optimizer.zero_grad(set_to_none=True)
+        # Only this thread is forbidden to allocate: another one pins the next batches.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.result = self.stepper._step([self.batch], self.weight, tokens)
+        return graph
 
 
 def _decay_groups(model: torch.nn.Module, decay: float) -> list[dict[str, object]]:

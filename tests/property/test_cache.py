@@ -113,7 +113,7 @@ def check_mask_covers_all() -> None:
     model, ids = loud(KINDS["decoder paper"]), tokens(2, 12)
     mask = left_padding([12, 7], 12)
     for cached in (0, 5):
-        for width in (1, 2, 11, 13):
+        for width in (1, 2, 7, 11, 13):
             cache = Cache(layers=2)
             if cached:
                 model(ids[:, :cached], mask[:, :cached], cache=cache)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from types import NoneType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -139,20 +143,81 @@ def changed(path: str, value: object) -> str:
         ('{"is": "Attn"}', r"config\.is='Attn' is not known; try Norm, .*EncoderDecoder"),
         ('{"is": "Attention"}', r"config lacks Attention\.heads; give it a value"),
         (changed("decoder.dimm", 3), r"config\.decoder has no field 'dimm'; Stack has dim, "),
-        (changed("decoder.dim", "24"), r"config\.decoder\.dim='24' must be int; correct"),
-        (changed("encoder.dropout", None), r"config\.encoder\.dropout=None must be float"),
-        (changed("encoder.causal", 1), r"config\.encoder\.causal=1 must be bool"),
-        (changed("encoder.source.pad_id", "0"), r"pad_id='0' must be int or null"),
+        (changed("decoder.is", []), r"^config\.decoder\.is=\[\] is not known; try Norm, "),
+        (changed("decoder.is", {}), r"^config\.decoder\.is=\{\} is not known; try Norm, "),
+        (changed("decoder.dim", "24"),
+         r"^config\.decoder: Stack\.dim='24' must be int; correct its type$"),
+        (changed("encoder.dropout", None),
+         r"^config\.encoder: Stack\.dropout=None must be float; correct its type$"),
+        (changed("encoder.causal", 1),
+         r"^config\.encoder: Stack\.causal=1 must be bool; correct its type$"),
+        (changed("encoder.source.pad_id", "0"),
+         r"^config\.encoder\.source: Tokens\.pad_id='0' must be None or int; correct its type$"),
+        (changed("encoder.blocks.0.attention.scale", "x"),
+         r"^config\.encoder\.blocks\[0\]\.attention: Attention\.scale='x' must be None or float; "),
+        (changed("encoder.blocks.0.attention.scale", math.inf),
+         r"\.blocks\[0\]\.attention: Attention\.scale=inf must be a finite number; correct its v"),
+        (changed("encoder.blocks.0.norm.eps", math.nan), r"Norm\.eps=nan must be a finite number"),
+        (changed("encoder.blocks.0.dropout", 10**400),
+         r"Block\.dropout=10+ must be a finite number"),
+        (changed("encoder.position.base", []),
+         r"^config\.encoder\.position: Sinusoidal\.base=\[\] must be float; correct its type$"),
+        (changed("shared", None), r"^config: EncoderDecoder\.shared=None must be bool; correct"),
+        *((changed("encoder.blocks.0.times", times),
+           rf"^config\.encoder\.blocks\[0\]\.times={re.escape(repr(times))} must be a whole "
+           r"number of at least 1; try 1 or more$")
+          for times in ("2", 1.5, 0, -1, True, None, [])),
         (changed("encoder.blocks", 3), r"config\.encoder\.blocks is 3; it must be a list"),
         (changed("encoder.blocks.0.norm_at", "mid"), r"norm_at='mid' is not a choice; try 'pre'"),
         (changed("encoder.blocks.0.feed", {"is": "Norm"}), r"Block\.feed=Norm.* it takes Feed"),
         (changed("encoder.blocks.0.feed", 5), r"Block\.feed=5 does not fit this slot"),
-        (changed("head", {"is": "LMHead", "tied": 1}), r"config\.head\.tied=1 must be bool"),
+        (changed("head", {"is": "LMHead", "tied": 1}),
+         r"^config\.head: LMHead\.tied=1 must be bool"),
     ],
 )  # fmt: skip
 def test_json_that_cannot_be_read_is_refused_with_the_place(text, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=says) as caught:
         config_from_json(text)
+    assert re.search(r"; \w|check the file", str(caught.value)), "no way out"
+
+
+ODD = [None, True, 0, -1, 3, 1.5, math.inf, math.nan, 10**400, "", "x", [], [None], {}, {"is": 1},
+       {"is": "Norm"}, {"is": "LMHead"}, {"is": "Attention", "heads": 2}]  # fmt: skip
+
+
+def places(data: object) -> Iterator[tuple[Any, Any]]:
+    """Every (container, key) of a JSON tree."""
+    items = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, value in list(items):
+        yield data, key
+        if isinstance(value, dict | list):
+            yield from places(value)
+
+
+def check_any_value_anywhere(name: str) -> None:
+    """Whatever stands in whatever place: a config that goes to JSON and back, or a refusal."""
+    data = json.loads(SPREAD[name].to_json())
+    refusals = []
+    for place, key in places(data):
+        before = place[key]
+        for value in ODD:
+            if key == "times" and value == 10**400:
+                continue  # well formed, and more layers than fit any memory
+            place[key] = value
+            try:
+                config = config_from_json(json.dumps(data))
+            except ConfigError as error:
+                refusals.append(str(error))
+            else:
+                assert config_from_json(config.to_json()) == config
+        place[key] = before
+    assert len(refusals) > 500
+    assert [says for says in refusals if not re.search(r"; \w", says)] == [], "no way out"
+
+
+@pytest.mark.parametrize("name", ["two vocabularies", "decoder modern"])
+def test_any_value_in_any_place_of_the_json_is_read_or_refused(name):
+    check_any_value_anywhere(name)
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -162,9 +227,14 @@ REFUSALS = [
      "Attention.kv_heads=3 must divide heads=8; try 1, 2, 4 or 8"),
     (lambda: Attention(1, kv_heads=3), "Attention.kv_heads=3 must divide heads=1; try 1"),
     (lambda: Attention(0), "Attention.heads=0 must be a whole number of at least 1; try 1 or more"),
-    (lambda: Attention(True), "Attention.heads=True must be a whole number"),
-    (lambda: Attention(2.0), "Attention.heads=2.0 must be a whole number"),
+    (lambda: Attention(True), "Attention.heads=True must be int; correct its type"),
+    (lambda: Attention(2.0), "Attention.heads=2.0 must be int; correct its type"),
     (lambda: Attention(8, head_dim=-1), "Attention.head_dim=-1 must be a whole number"),
+    (lambda: Attention(8, scale="x"), "Attention.scale='x' must be None or float; correct its"),
+    (lambda: Attention(8, scale=math.inf), "Attention.scale=inf must be a finite number; correct"),
+    (lambda: Attention(8, scale=math.nan), "Attention.scale=nan must be a finite number; correct"),
+    (lambda: Attention(8, scale=10**400), f"Attention.scale={10**400} must be a finite number"),
+    (lambda: Attention(8, bias=None), "Attention.bias=None must be bool; correct its type"),
     (lambda: Attention(8, scale=0.0), "Attention.scale=0.0 must be positive; leave it out"),
     (lambda: Attention(8, dropout=1.0), "Attention.dropout=1.0 must be a probability, 0 <= p < 1"),
     (lambda: Feed(0), "Feed.width=0 must be a whole number"),
@@ -174,17 +244,24 @@ REFUSALS = [
     (lambda: Norm("batch"), "Norm.kind='batch' is not a choice; try 'layer', 'rms'"),
     (lambda: Norm(eps=0.0), "Norm.eps=0.0 must be a small positive number; try 1e-5"),
     (lambda: Sinusoidal("mixed"), "Sinusoidal.layout='mixed' is not a choice; try 'interleaved'"),
+    (lambda: Sinusoidal(base="x"), "Sinusoidal.base='x' must be float; correct its type"),
     (lambda: Sinusoidal(base=1.0), "Sinusoidal.base=1.0 must be greater than 1; the paper has"),
     (lambda: Sinusoidal(start=-1), "Sinusoidal.start=-1 must be a whole number of at least 0"),
     (lambda: Learned(0), "Learned.length=0 must be a whole number"),
     (lambda: Tokens(0), "Tokens.vocab=0 must be a whole number"),
     (lambda: Tokens(10, pad_id=10), "Tokens.pad_id=10 must be in 0 … 9 (vocab=10); give an id"),
     (lambda: Tokens(10, eos_id=-1), "Tokens.eos_id=-1 must be in 0 … 9"),
+    (lambda: Tokens(5, pad_id="1"), "Tokens.pad_id='1' must be None or int; correct its type"),
+    (lambda: Tokens(5, pad_id=1.5), "Tokens.pad_id=1.5 must be None or int; correct its type"),
+    (lambda: LMHead(tied="no"), "LMHead.tied='no' must be bool; correct its type"),
+    (lambda: stack(causal="no"), "Stack.causal='no' must be bool; correct its type"),
+    (lambda: stack(dropout=None), "Stack.dropout=None must be float; correct its type"),
     (lambda: replace(PAPER, attention=None), "Block.attention=None does not fit this slot; "
      "it takes Attention"),
     (lambda: replace(PAPER, cross=Feed(3)), "it takes Attention, None"),
     (lambda: replace(PAPER, norm_at="both"), "Block.norm_at='both' is not a choice"),
-    (lambda: replace(PAPER, dropout=True), "Block.dropout=True must be a probability"),
+    (lambda: replace(PAPER, dropout=True), "Block.dropout=True must be float; correct its type"),
+    (lambda: replace(PAPER, dropout=1.5), "Block.dropout=1.5 must be a probability"),
     (lambda: stack(dim=23), "Stack.dim=23 must be even for Sinusoidal positions; try 24"),
     (lambda: stack(dim=26), "Stack.blocks[0] has Attention.heads=4, which must divide Stack.dim=26;"
      " try heads of 1, 2"),
@@ -231,6 +308,63 @@ def test_a_refusal_names_the_field_the_value_and_the_way_out(make, says):
     assert re.search(r"; \w", str(caught.value)), "no way out"
     assert isinstance(caught.value, AllformerError)
     assert isinstance(caught.value, ValueError)
+
+
+# What a plain field may hold, by its annotation; a whole number is a float, a bool is not a number.
+PLAIN = {
+    "int": (int,),
+    "float": (float, int),
+    "bool": (bool,),
+    "int | None": (int, NoneType),
+    "float | None": (float, int, NoneType),
+}
+
+
+def check_types() -> None:
+    """Every plain field of every class refuses each value of another type, by name."""
+    checked = set()
+    for node in {type(n): n for config in SPREAD.values() for n in nodes(config)}.values():
+        for field in dataclasses.fields(node):
+            if field.type not in PLAIN:
+                assert not re.search(r"\b(int|float|bool|str)\b", field.type), field
+                continue
+            checked.add(f"{type(node).__name__}.{field.name}")
+            for value in (None, True, 1, 0.5, "1", (1,), node):
+                if type(value) in PLAIN[field.type]:
+                    continue
+                says = f"{type(node).__name__}.{field.name}={value!r} must be "
+                with pytest.raises(ConfigError, match=re.escape(says)) as caught:
+                    replace(node, **{field.name: value})
+                message = str(caught.value).removeprefix(says)
+                assert message.split("; ") == [
+                    " or ".join(sorted(field.type.split(" | "))),
+                    "correct its type",
+                ]
+    assert len(checked) >= 26, sorted(checked)
+
+
+def check_finite() -> None:
+    """No field takes an infinite number, NaN, or a whole number that is infinite as a float."""
+    for node in {type(n): n for config in SPREAD.values() for n in nodes(config)}.values():
+        for field in dataclasses.fields(node):
+            for value in (math.inf, -math.inf, math.nan, 10**400, -(10**400)):
+                if "float" in field.type:
+                    says = f"{type(node).__name__}.{field.name}={value!r} must be a finite number; "
+                    with pytest.raises(ConfigError, match=re.escape(says)):
+                        replace(node, **{field.name: value})
+
+
+def test_every_plain_field_checks_its_type():
+    check_types()
+
+
+def test_every_number_is_finite():
+    check_finite()
+
+
+@pytest.mark.parametrize("value", [1, 1.0])
+def test_a_whole_number_may_stand_for_a_float(value):
+    assert Attention(8, scale=value) == Attention(8, scale=1.0)
 
 
 def test_a_model_without_a_head_says_how_to_get_logits():

@@ -14,14 +14,15 @@ ROOT = Path(allformer.__file__).parent
 
 # Lower may not import higher; equals may, as long as there is no circle.
 LEVELS = [
-    {"errors"},
+    {"errors", "version"},
     {"config"},
     {"core"},
     {"count", "families"},
     {"text", "data"},
     {"checkpoint"},
     {"train", "generate", "explain", "auditor", "tune"},
-    {"serve"},
+    {"evaluate"},
+    {"demo", "serve"},
     {"cli"},
     {"__init__", "__main__"},
 ]

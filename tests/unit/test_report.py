@@ -59,7 +59,7 @@ class Letters:
 
 def rows(n: int = 50) -> list[dict[str, Any]]:
     train = [
-        {"step": 10 * i, "loss": 9 / i, "nll": 8 / i, "rate": 1e-4 * i, "tokens_per_second": 1e4 + i,
+        {"step": 10 * i, "loss": 9 / i, "nll": 8 / i, "rate": 1e-4 * i, "tokens_per_second": 1e4,
          "seconds": i, "gradient_norm": 1.0}
         for i in range(1, n)
     ]  # fmt: skip

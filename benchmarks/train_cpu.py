@@ -1,0 +1,85 @@
+"""Training speed on a CPU: Allformer, torch.nn.Transformer and transformers' Marian, in one run.
+
+    python benchmarks/train_cpu.py                # d256, 3+3, V 8,000, 32 × (32, 32), no padding
+    python benchmarks/train_cpu.py --phrasebook   # the demo's model on its own ragged batches
+
+fp32, dropout 0.1 in the same places, label smoothing 0.1, fused AdamW, the same sentences. One
+step of each in turn, many times; medians are compared, since a CPU is noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+import torch
+from sides import Marian, TorchTransformer, dropout_everywhere, our_step, peer_step, to_padded
+
+from allformer.core.layout import Grid
+from allformer.families.original import transformer
+from allformer.train.batch import Batch, collate
+
+
+def fixed() -> tuple[Any, list[Batch]]:
+    config = transformer(256, 4, 1024, 3, vocab=8000)
+    grid = Grid(32, 32)
+    ids = [[torch.randint(4, 8000, (32, 32)) for _ in range(3)] for _ in range(4)]
+    return config, [Batch(s, grid, t, grid, y, y.numel()) for s, t, y in ids]
+
+
+def phrasebook(budget: int, pool: int) -> tuple[Any, list[Batch]]:
+    from allformer.data.batches import token_batches
+    from allformer.data.encoded import EncodedPairs
+    from allformer.data.phrasebook import phrasebook as make
+    from allformer.text.tokenizer import train_tokenizer
+
+    pairs = make(pairs=20_000).train
+    tokenizer = train_tokenizer((text for pair in pairs for text in pair), "bpe", 1000)
+    encoded = EncodedPairs.from_pairs(pairs, tokenizer)
+    lengths = encoded.source_lengths + 1, encoded.target_lengths + 1
+    batches = token_batches(*lengths, budget, seed=0, epoch=0, pool=pool)[:16]
+    config = transformer(192, 4, 768, 2, vocab=tokenizer.vocab_size)
+    return config, [collate(encoded, index, 2, 3) for index in batches]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--phrasebook", action="store_true", help="ragged batches of the demo")
+    parser.add_argument("--budget", type=int, default=1024, help="tokens a side in a ragged batch")
+    parser.add_argument("--pool", type=int, default=50, help="batches sorted together by length")
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    config, ours = phrasebook(args.budget, args.pool) if args.phrasebook else fixed()
+    config = dropout_everywhere(config)
+    padded = args.phrasebook
+    theirs = [to_padded(b) if padded else (b.source, b.target, b.labels) for b in ours]
+    real = sum(b.source.numel() + b.target.numel() for b in ours) / len(ours)
+    cells = sum(b[0].numel() + b[1].numel() for b in theirs) / len(ours)
+    sides = {
+        "torch.nn.Transformer": (peer_step(TorchTransformer(config), padded), theirs),
+        "transformers Marian": (peer_step(Marian(config), padded), theirs),
+        "allformer": (our_step(config, "cpu", "fp32", False), ours),
+    }
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in range(-3, args.repeats):
+        for name, (step, batches) in sides.items():
+            begin = time.perf_counter()
+            step(batches[repeat % len(batches)])
+            if repeat >= 0:
+                times[name].append(time.perf_counter() - begin)
+    median = {name: 1000 * statistics.median(row) for name, row in times.items()}
+    print(f"{torch.get_num_threads()} threads; {real / cells:.0%} of the padded cells are text")
+    print(f"{'':24}{'ms/step':>9}{'tok/s':>10}{'our ratio':>11}")
+    for name, ms in median.items():
+        print(f"{name:24}{ms:9.1f}{real / ms * 1000:10,.0f}{ms / median['allformer']:11.2f}")
+    if args.json:
+        print(json.dumps({"tokens": real, "filled": real / cells, "ms": median}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""Weights on disk: what is saved comes back, and a file that does not fit is named, key by key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from allformer.checkpoint.run import load_run, save_run
+from allformer.checkpoint.weights import (
+    average,
+    load_weights,
+    put_weights,
+    read_tensors,
+    save_weights,
+    write_tensors,
+)
+from allformer.config import Tokens
+from allformer.core.model import build
+from allformer.errors import CheckpointError, DataError
+from allformer.text.tokenizer import Tokenizer, train_tokenizer
+from tests.models import BOS, EOS, KINDS, PAD, SPREAD, decoder_only, loud, seq2seq, tokens
+
+NORM = "decoder.layers.0.feed_norm.weight"
+TABLE = "encoder.embedding.weight"
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def header(path: Path) -> dict:
+    """What a safetensors file says it holds."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    found = json.loads(raw[8 : 8 + length])
+    found.pop("__metadata__", None)
+    return found
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """The weights of a loud model in fp32."""
+    path = tmp_path / "model.safetensors"
+    save_weights(loud(seq2seq()).float(), path)
+    return path
+
+
+# --- weights -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", SPREAD)
+def test_what_is_saved_comes_back(name, dtype, tmp_path):
+    path = tmp_path / "model.safetensors"
+    model, other = loud(SPREAD[name], seed=1).to(dtype), loud(SPREAD[name], seed=2).to(dtype)
+    save_weights(model, path)
+    load_weights(other, path)
+    want, got = weights(model), weights(other)
+    assert want.keys() == got.keys()
+    assert all(got[key].equal(want[key]) and got[key].dtype == dtype for key in want)
+
+
+def test_a_loaded_model_still_shares_its_table(saved):
+    model = build(seq2seq(), seed=0)
+    load_weights(model, saved)
+    assert model.encoder.embedding.weight is model.decoder.embedding.weight
+    assert model.head.table.weight is model.encoder.embedding.weight
+    want = loud(seq2seq()).float()
+    ids = tokens(2, 7)
+    assert model.eval()(ids, decoder_input_ids=ids).logits.equal(
+        want(ids, decoder_input_ids=ids).logits
+    )
+
+
+def test_a_shared_table_is_on_disk_once(saved):
+    model = loud(seq2seq())
+    found = header(saved)
+    assert [key for key in found if "embedding" in key or "head" in key] == [TABLE]
+    assert found.keys() == weights(model).keys()
+    numbers = sum(p.numel() for p in model.parameters())
+    assert saved.stat().st_size < 4 * numbers + 20_000
+
+
+def test_a_file_appears_whole_or_not_at_all(saved, monkeypatch):
+    import safetensors.torch
+
+    before = saved.read_bytes()
+
+    def half(tensors, path):
+        Path(path).write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", half)
+    with pytest.raises(OSError, match="disk full"):
+        save_weights(loud(seq2seq(), seed=5), saved)
+    assert saved.read_bytes() == before
+
+
+def test_nothing_is_left_beside_the_file(saved):
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_missing_unexpected_and_misshapen_keys_are_named(saved):
+    model, kept = build(seq2seq(), seed=0), weights(build(seq2seq(), seed=0))
+    tensors = read_tensors(saved)
+    del tensors[NORM]
+    tensors["decoder.layers.9.extra"] = torch.zeros(2)
+    tensors[TABLE] = torch.zeros(5, 24)
+    with pytest.raises(CheckpointError) as refused:
+        put_weights(model, tensors, "here.safetensors")
+    said = str(refused.value)
+    assert said.startswith("here.safetensors does not fit the model (")
+    assert f"missing: {NORM};" in said
+    assert "unexpected: decoder.layers.9.extra;" in said
+    assert f"shape: {TABLE} has (5, 24), the model (37, 24)" in said
+    assert "use the config it was saved with" in said
+    assert all(x.equal(kept[name]) for name, x in weights(model).items()), "all or nothing"
+
+
+def test_a_long_list_of_keys_is_cut_short(saved):
+    with pytest.raises(CheckpointError) as refused:
+        load_weights(loud(decoder_only()), saved)
+    assert str(saved) in str(refused.value)
+    assert " …" in str(refused.value)
+    assert len(str(refused.value)) < 1500
+
+
+@pytest.mark.parametrize("keep", [0, 7, 1000, -1])
+def test_a_damaged_file_is_named_with_the_way_out(saved, keep):
+    raw = saved.read_bytes()
+    saved.write_bytes(raw[:keep])
+    with pytest.raises(CheckpointError, match=r"cannot be read .*copy it again") as refused:
+        load_weights(loud(seq2seq()), saved)
+    assert str(saved) in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"gone\.safetensors is not there; give"):
+        load_weights(loud(seq2seq()), tmp_path / "gone.safetensors")
+
+
+def test_the_average_is_the_mean_in_the_weights_dtype(tmp_path):
+    paths = []
+    values = torch.tensor([[1.0, 2.0**24], [2.0, 1.0], [6.0, 1.0]])
+    for i, x in enumerate(values):
+        paths.append(tmp_path / f"{i}.safetensors")
+        write_tensors({"a": x, "b": x[:1].bfloat16()}, paths[-1])
+    mean = average(paths)
+    assert mean["a"].tolist() == [3.0, float(torch.tensor((2**24 + 2) / 3))]  # fp32 sums lose the 2
+    assert mean["b"].tolist() == [3.0]
+    assert (mean["a"].dtype, mean["b"].dtype) == (torch.float32, torch.bfloat16)
+
+
+def test_an_average_of_different_models_is_refused(tmp_path):
+    first, second = tmp_path / "1.safetensors", tmp_path / "2.safetensors"
+    write_tensors({"a": torch.ones(2), "b": torch.ones(2)}, first)
+    write_tensors({"a": torch.ones(2)}, second)
+    with pytest.raises(CheckpointError, match=r"2\.safetensors has other weights than .*1\.safe"):
+        average([first, second])
+
+
+# --- run directories ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(["a dog runs", "ein Hund rennt"], "char", vocab=60)
+
+
+@pytest.fixture
+def run(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    pieces = Tokens(tokenizer.vocab_size, scale=True, pad_id=PAD, bos_id=BOS, eos_id=EOS)
+    save_run(tmp_path / "run", loud(seq2seq(source=pieces)).float(), tokenizer)
+    return tmp_path / "run"
+
+
+def test_a_saved_run_comes_back_ready_to_translate(run, tokenizer):
+    back = load_run(run)
+    assert back.path == run
+    assert back.tokenizer.encode("ein dog") == tokenizer.encode("ein dog")
+    assert not back.model.training
+    want = loud(back.model.config).float()
+    assert all(x.equal(weights(want)[name]) for name, x in weights(back.model).items())
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"is no run directory: it has no config\.json; give"):
+        load_run(tmp_path)
+
+
+def test_a_run_that_has_not_ended_says_how_to_go_on(run):
+    (run / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="training has not ended; go on with") as refused:
+        load_run(run)
+    assert f"allformer train --resume {run}" in str(refused.value)
+
+
+def test_a_run_without_a_tokeniser_is_refused(run):
+    (run / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match="no tokeniser at"):
+        load_run(run)
+
+
+def test_a_run_of_another_kind_of_model_is_refused(run):
+    (run / "config.json").write_text(KINDS["decoder paper"].to_json(), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="holds a DecoderOnly; translating needs"):
+        load_run(run)
+
+
+def test_weights_of_another_config_are_refused(run):
+    config = load_run(run).model.config
+    fewer = replace(config, decoder=replace(config.decoder, blocks=config.decoder.blocks[:1]))
+    (run / "config.json").write_text(fewer.to_json(), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"unexpected: decoder\.layers\.1\.") as refused:
+        load_run(run)
+    assert str(run / "model.safetensors") in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", '{"encoder": 3}'])
+def test_a_damaged_config_is_named(run, text):
+    (run / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"config\.json: config is ") as refused:
+        load_run(run)
+    assert str(run) in str(refused.value)
