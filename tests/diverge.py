@@ -63,16 +63,17 @@ def only_real(name: str, x: Tensor, keep: Mapping[str, Tensor]) -> Tensor:
 
 
 def packed_trace(run: Callable[[], Any], layouts: Mapping[str, Packed]) -> dict[str, Tensor]:
-    """Every tap of a packed run, laid back on the grid (N H D → B H T D) so that it compares."""
+    """Every tap of a packed run, laid back on the grid so that it compares."""
     seen: dict[str, Tensor] = {}
 
     def record(name: str, x: Tensor) -> None:
-        side, *_, step = name.split(".")
+        side = name.split(".")[0]
         if side not in layouts:
             return
-        layout = layouts["encoder" if ".cross." in name and step in ("k", "v") else side]
-        grid = layout.to_grid(x.detach())
-        seen[name] = grid.transpose(1, 2) if grid.ndim == 4 else grid
+        if x.ndim == 4:  # inside attention: on the grid already
+            seen[name] = x.detach()
+            return
+        seen[name] = layouts[side].to_grid(x.detach())
 
     with listen(record):
         run()

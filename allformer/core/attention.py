@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from allformer import config
 from allformer.core.attend import attend, attention_scores, attention_weights, mix
 from allformer.core.cache import LayerCache
-from allformer.core.layout import RaggedLook
+from allformer.core.layout import Packed, RaggedLook
 from allformer.core.linear import Fused, Linear
 from allformer.core.masks import Look
 from allformer.core.taps import listening, tap
@@ -45,26 +45,32 @@ class MultiHead(nn.Module):
         cache: LayerCache | None = None,
     ) -> Tensor:
         """x B T dim (or N dim) looks at itself, or at `memory` B S dim → the shape of x."""
+        here = there = None
+        if isinstance(look, RaggedLook) and look.dense is not None:
+            # No kernel takes ragged rows here: attention alone runs on the grids.
+            here, there, look = look.query, look.key, look.dense
         packed = isinstance(look, RaggedLook)
         if self.cross:
-            q = self._split(self.query(x), self.heads, packed)
+            q = self._split(_on_grid(self.query(x), here), self.heads, packed)
             if cache is not None and cache.cross is not None:
                 k, v = cache.cross
             else:
                 assert memory is not None, "cross-attention needs the encoder's output"
-                k, v = (self._split(y, self.groups, packed) for y in self.memory.split(memory))
+                parts = self.memory.cut(_on_grid(self.memory(memory), there))
+                k, v = (self._split(y, self.groups, packed) for y in parts)  # B G S D
                 if cache is not None:
                     cache.cross = (k, v)
         else:
-            parts = self.qkv.split(x)
+            parts = self.qkv.cut(_on_grid(self.qkv(x), here))
             q = self._split(parts[0], self.heads, packed)  # B H T D
             k, v = (self._split(y, self.groups, packed) for y in parts[1:])  # B G T D
             if cache is not None:
                 k, v = cache.append(k, v)
         q, k, v = tap(self, "q", q), tap(self, "k", k), tap(self, "v", v)
-        context = self._attend(q, k, v, look)
-        context = tap(self, "context", self._merge(context, packed))  # B T H·D
-        return tap(self, "output", self.out(context))
+        context = self._merge(self._attend(q, k, v, look), packed)  # B T H·D
+        if here is not None:
+            context = here.to_packed(context)
+        return tap(self, "output", self.out(tap(self, "context", context)))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, look: Look | RaggedLook) -> Tensor:
         dropout = self.dropout if self.training else 0.0
@@ -87,3 +93,7 @@ class MultiHead(nn.Module):
     def _merge(x: Tensor, packed: bool) -> Tensor:
         # transpose back *before* flattening: B H T D → B T H D → B T H·D
         return x.flatten(-2) if packed else x.transpose(1, 2).flatten(-2)
+
+
+def _on_grid(x: Tensor, layout: Packed | None) -> Tensor:
+    return x if layout is None else layout.to_grid(x)

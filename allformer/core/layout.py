@@ -8,7 +8,7 @@ Legend: R rows (sentences), T width of the grid, N tokens that are not padding.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,13 +57,45 @@ class Packed(NamedTuple):
     def to_grid(self, x: Tensor) -> Tensor:
         """N … → R T …, zeros where there is no token."""
         rows, width = self.keep.shape
-        grid = x.new_zeros(rows * width, *x.shape[1:]).index_copy(0, self.cells, x)
+        grid: Tensor = _to_grid(x, self.cells, rows * width)
         return grid.view(rows, width, *x.shape[1:])
 
     def to_packed(self, x: Tensor) -> Tensor:
         """R T … → N …"""
-        return x.flatten(0, 1).index_select(0, self.cells)
+        packed: Tensor = _to_packed(x.flatten(0, 1), self.cells)
+        return packed
 
+
+class _ToGrid(torch.autograd.Function):
+    """Its backward is `_ToPacked` and the other way round: each cell is used once, so gradients
+    are moved, not summed as autograd would have to for any index."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cells: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(cells)
+        return x.new_zeros(size, *x.shape[1:]).index_copy_(0, cells, x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (cells,) = ctx.saved_tensors
+        return _to_packed(grads[0], cells), None, None
+
+
+class _ToPacked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, grid: Tensor, cells: Tensor) -> Tensor:
+        ctx.save_for_backward(cells)
+        ctx.size = grid.shape[0]
+        return grid.index_select(0, cells)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (cells,) = ctx.saved_tensors
+        return _to_grid(grads[0], cells, ctx.size), None
+
+
+_to_grid: Any = _ToGrid.apply
+_to_packed: Any = _ToPacked.apply
 
 Layout = Grid | Packed
 

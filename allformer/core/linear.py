@@ -37,6 +37,6 @@ class Fused(Linear):
         rows = slice(start, start + self.parts[name])
         return self.weight[rows], None if self.bias is None else self.bias[rows]
 
-    def split(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Project, then cut into the parts in order."""
-        return torch.split(self(x), list(self.parts.values()), dim=-1)
+    def cut(self, y: Tensor) -> tuple[Tensor, ...]:
+        """What `forward` gave, cut into the parts in order."""
+        return torch.split(y, list(self.parts.values()), dim=-1)

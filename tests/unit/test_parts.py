@@ -89,7 +89,7 @@ def test_a_feed_forward_layer_is_its_formula(act, gated, bias):
 def test_the_parts_of_a_fused_matrix_are_its_rows_in_order():
     fused = make_loud(Fused(6, True, q=8, k=2, v=3).double(), seed=1)
     x = double(4, 6)
-    for name, out in zip(("q", "k", "v"), fused.split(x), strict=True):
+    for name, out in zip(("q", "k", "v"), fused.cut(fused(x)), strict=True):
         weight, bias = fused.part(name)
         torch.testing.assert_close(out, x @ weight.T + bias)
         assert weight.untyped_storage().data_ptr() == fused.weight.untyped_storage().data_ptr()
