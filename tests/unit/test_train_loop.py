@@ -51,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def toy_recipe(data: Path, **settings: object) -> Recipe:
     """Small, with dropout, over several epochs; `settings` are of the train section."""
     plain = {
-        "steps": 20, "batch_tokens": 200, "accumulate": 2, "pool": 3, "rate": 5e-3, "warmup": 10,
+        "steps": 20, "batch_tokens": 100, "accumulate": 2, "pool": 3, "rate": 5e-3, "warmup": 10,
         "validate_every": 10, "save_every": 5, "average": 3, "log_every": 4,
     }  # fmt: skip
     return make_recipe(
@@ -292,6 +292,19 @@ def test_a_poisoned_weight_is_named_with_the_step_and_what_to_try(data, tmp_path
     assert "try: a lower train.rate" in said
     assert "--resume" in said
     assert [c.name for c in checkpoints(tmp_path / "run")] == ["step-00000005"]
+
+
+def test_a_gradient_that_is_no_number_stops_even_if_the_loss_is_fine(data, tmp_path, monkeypatch):
+    def spoil(stepper: Stepper) -> None:
+        stepper.model.encoder.layers[0].feed.down.bias.register_hook(lambda grad: grad * math.inf)
+
+    stop_at(monkeypatch, 3, spoil)
+    with pytest.raises(TrainingError) as stopped:
+        train(toy_recipe(data), tmp_path / "run", device="cpu")
+    said = str(stopped.value)
+    assert "not finite at step 3 " in said
+    assert "gradients that are not finite: encoder.layers.0.feed.down.bias\n" in said
+    assert "first value" not in said
 
 
 def test_a_huge_learning_rate_is_stopped_with_finite_weights(data, tmp_path):

@@ -122,6 +122,19 @@ def test_missing_unexpected_and_misshapen_keys_are_named(saved):
     assert all(x.equal(kept[name]) for name, x in weights(model).items()), "all or nothing"
 
 
+@pytest.mark.parametrize("problem", ["missing", "unexpected", "shape"])
+def test_each_problem_alone_is_enough_to_refuse(problem, saved):
+    tensors = read_tensors(saved)
+    if problem == "missing":
+        del tensors[NORM]
+    elif problem == "unexpected":
+        tensors["more"] = torch.zeros(2)
+    else:
+        tensors[NORM] = torch.zeros(1)  # would broadcast
+    with pytest.raises(CheckpointError, match=rf"does not fit the model \({problem}: [^;]*\); use"):
+        put_weights(loud(seq2seq()), tensors, "here.safetensors")
+
+
 def test_a_long_list_of_keys_is_cut_short(saved):
     with pytest.raises(CheckpointError) as refused:
         load_weights(loud(decoder_only()), saved)

@@ -1,0 +1,150 @@
+"""What the documentation says is what the code does: examples run, every key is explained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+
+from allformer.checkpoint.run import save_run
+from allformer.cli.main import app
+from allformer.core.model import EncoderDecoderModel, build
+from allformer.families.original import transformer
+from allformer.text.tokenizer import train_tokenizer
+from allformer.train.recipe import Recipe
+
+ROOT = Path(__file__).parents[2]
+READMES = ("README.md", "README.zh-CN.md")
+SHOWN = ["He sold two new books yesterday.", "他昨天卖了两本新书。"]
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced code blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", read(page), re.MULTILINE | re.DOTALL)
+
+
+def commands(page: str) -> list[str]:
+    """The lines of its shell blocks, without comments and with single spaces."""
+    lines = "".join(blocks(page, "sh")).splitlines()
+    return [" ".join(line.split(" #")[0].split()) for line in lines]
+
+
+def run_directory(path: Path) -> None:
+    """What training would leave, without training."""
+    tokenizer = train_tokenizer(SHOWN, "bpe", 60)
+    model = build(transformer(16, 2, 32, 1, vocab=tokenizer.vocab_size), seed=0)
+    assert isinstance(model, EncoderDecoderModel)
+    save_run(path, model, tokenizer)
+
+
+@pytest.mark.filterwarnings("ignore:line 1. no end after")
+@pytest.mark.parametrize("page", READMES)
+def test_the_python_of_the_readme_runs(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_directory(tmp_path / "demo")
+    names: dict[str, object] = {}
+    for code in blocks(page, "python"):
+        exec(compile(code, page, "exec"), names)
+    assert "torch.Size([2, 5, 1000])" in capsys.readouterr().out
+    weights = names["seen"]["decoder.1.cross.weights"][1, 0]  # type: ignore[index]
+    torch.testing.assert_close(weights.sum(-1), torch.ones(5))
+    assert not weights[:, 4:].any(), "padding is looked at"
+    said = re.search(r"\b(\d+) (?:intermediate values|个中间结果)", read(page))
+    assert said is not None
+    assert int(said[1]) == len(names["seen"])  # type: ignore[arg-type]
+
+
+def test_both_readmes_have_the_same_commands():
+    assert commands(READMES[0]) == commands(READMES[1])
+
+
+def without_words(block: str) -> list[str]:
+    """A block's lines without comments; of the map of the code, the names alone."""
+    end = 17 if block.startswith("allformer/") else None
+    return [line[:end].split("#")[0].rstrip() for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("language", ["python", "text"])
+def test_both_readmes_have_the_same_code(language):
+    english, chinese = ([*map(without_words, blocks(page, language))] for page in READMES)
+    assert english == chinese
+
+
+@pytest.mark.parametrize("page", [*READMES, "docs/training.md", "docs/training.zh-CN.md"])
+def test_every_command_and_option_shown_exists(page):
+    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    shown = [line.split() for line in commands(page) if line.startswith("allformer ")]
+    assert shown
+    for _, verb, *words in shown:
+        assert verb in verbs, f"{page}: there is no `allformer {verb}`"
+        options = {option for part in verbs[verb].params for option in part.opts}
+        for word in words:
+            assert not word.startswith("--") or word in options, f"{page}: {verb} has no {word}"
+
+
+def recipe_keys() -> list[tuple[str, str, object]]:
+    """(section, key, default) of everything a recipe can say."""
+    out = []
+    for section in fields(Recipe):
+        value = getattr(Recipe(), section.name)
+        if is_dataclass(value):
+            out += [(section.name, f.name, getattr(value, f.name)) for f in fields(value)]
+    return out
+
+
+def table_rows(page: str) -> dict[tuple[str, str], str]:
+    """(section, key) → the default that the page's tables give."""
+    rows = {}
+    section = ""
+    for line in read(page).splitlines():
+        if title := re.match(r"### `(\w+)`", line):
+            section = title[1]
+        elif row := re.match(r"\| `(\w+)` \| ([^|]+) \|", line):
+            rows[section, row[1]] = row[2].strip().strip("`")
+    return rows
+
+
+@pytest.mark.parametrize("page", ["docs/training.md", "docs/training.zh-CN.md"])
+def test_every_key_of_a_recipe_is_explained_with_its_default(page):
+    rows = table_rows(page)
+    assert list(rows) == [(section, key) for section, key, _ in recipe_keys()]
+    for section, key, default in recipe_keys():
+        said = rows[section, key]
+        if isinstance(default, bool):
+            assert said == str(default).lower(), f"{section}.{key}"
+        elif isinstance(default, int | float):
+            assert float(said) == default, f"{section}.{key}"
+        elif default is not None:
+            assert said == default, f"{section}.{key}"
+
+
+@pytest.mark.parametrize("page", ["README", "docs/data", "docs/training", "docs/lessons/README"])
+def test_the_two_languages_link_each_other(page):
+    english, chinese = Path(f"{page}.md"), Path(f"{page}.zh-CN.md")
+    assert f"]({chinese.name})" in read(str(english))
+    assert f"]({english.name})" in read(str(chinese))
+
+
+def pages() -> list[str]:
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_inside_the_repository_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", read(page)):
+        if not target.startswith(("http://", "https://")):
+            assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"
+
+
+def test_the_pictures_of_the_readmes_are_small():
+    for language in ("en", "zh"):
+        assert 0 < (ROOT / f"docs/images/report-{language}.png").stat().st_size <= 300_000
