@@ -78,7 +78,6 @@ def demo(
     scores, outputs = evaluate_run(result.run, corpus.test or [], recipe)
     samples = _samples(corpus, outputs)
     (out / "scores.json").write_text(json.dumps(scores, indent=2, ensure_ascii=False) + "\n")
-    seconds = time.monotonic() - begin
     report = write_report(
         out / "report.html",
         model=result.run.model,
@@ -86,7 +85,7 @@ def demo(
         history=result.rows,
         scores=scores,
         samples=samples,
-        facts=_facts(recipe, corpus, result, out, seconds),
+        facts=_facts(recipe, corpus, result, out),
     )
     return DemoResult(out, report, scores, samples, time.monotonic() - begin)
 
@@ -119,9 +118,7 @@ def _samples(corpus: Corpus, outputs: list[str]) -> list[Sample]:
     return [Sample(test[i][0], test[i][1], outputs[i]) for i in chosen]
 
 
-def _facts(
-    recipe: Recipe, corpus: Corpus, result: TrainResult, out: Path, seconds: float
-) -> dict[str, Any]:
+def _facts(recipe: Recipe, corpus: Corpus, result: TrainResult, out: Path) -> dict[str, Any]:
     return {
         "title": {
             "en": "A Transformer learned to translate English into Chinese",
@@ -136,7 +133,7 @@ def _facts(
         "validation_pairs": _size(corpus.validation),
         "test_pairs": _size(corpus.test),
         "steps": result.steps,
-        "seconds": seconds,
+        "seconds": result.seconds,
         "device": f"{result.run.model.device.type}, {torch.get_num_threads()} threads, "
         f"{platform.machine()}",
         "precision": recipe.train.precision,

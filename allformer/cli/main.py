@@ -164,18 +164,11 @@ def evaluate(
 
     from allformer.checkpoint.run import load_run
     from allformer.evaluate import evaluate_run
-    from allformer.train.corpora import open_data
+    from allformer.train.corpora import open_split
 
     loaded, recipe = load_run(run, _device(device)), _recipe(run)
     asked = replace(recipe.data, path=_absolute(data)) if data else recipe.data
-    corpus = open_data(asked)
-    splits = {"test": corpus.test, "val": corpus.validation, "train": corpus.train}
-    if split not in splits:
-        raise AllformerError(f"--split {split} is not known; try {', '.join(splits)}")
-    pairs = splits[split]
-    if pairs is None:
-        there = ", ".join(name for name, part in splits.items() if part is not None)
-        raise AllformerError(f"the data has no {split} split; it has {there}; try --split val")
+    pairs = open_split(asked, split, new=data is not None)
     scores, outputs = evaluate_run(
         loaded,
         pairs,

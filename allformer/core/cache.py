@@ -1,8 +1,8 @@
 """The key/value cache: state that is handed in, never stored on a module.
 
     cache = Cache(layers=6)
-    model.decode(first_ids, memory, cache=cache)     # computes and remembers
-    model.decode(next_ids, memory, cache=cache)      # only the new tokens are computed
+    model.step(first_ids, cache, memory, mask)     # computes and remembers
+    model.step(next_ids, cache, None, mask)        # only the new tokens are computed
 
 Legend: B rows, G key/value heads, S cached length, D head size.
 """

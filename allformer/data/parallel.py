@@ -134,7 +134,14 @@ def open_corpus(
     """
     path = Path(data)
     if path.is_dir():
-        return _open_directory(path, source, target, columns, warn)
+        found = directory_splits(path, source, target, columns=columns, warn=warn)
+        if "train" not in found:
+            raise DataError(
+                f"{path} has no training data: looked for train.{source}[.gz] with "
+                f"train.{target}[.gz], and train.tsv[.gz]; {_listing(path)}. Rename the files, or "
+                "name the languages with --source and --target"
+            )
+        return Corpus(**found)
     if path.is_file():
         if path.name.removesuffix(".gz").endswith(".tsv"):
             return Corpus(read_tsv(path, columns, warn=warn))
@@ -208,9 +215,15 @@ def _hash(text: str, seed: int) -> int:
     return int.from_bytes(blake2b(plain, digest_size=8, salt=str(seed).encode()[:16]).digest())
 
 
-def _open_directory(
-    folder: Path, source: str, target: str, columns: tuple[int, int], warn: Warn
-) -> Corpus:
+def directory_splits(
+    folder: Path,
+    source: str,
+    target: str,
+    *,
+    columns: tuple[int, int] = (0, 1),
+    warn: Warn = warnings.warn,
+) -> dict[str, ParallelSource]:
+    """The splits that a directory holds, by name: train, validation, test."""
     found: dict[str, ParallelSource] = {}
     for split, names in _SPLITS.items():
         for name in names:
@@ -228,13 +241,7 @@ def _open_directory(
                 )
             if split in found:
                 break
-    if "train" not in found:
-        raise DataError(
-            f"{folder} has no training data: looked for train.{source}[.gz] with "
-            f"train.{target}[.gz], and train.tsv[.gz]; {_listing(folder)}. Rename the files, or "
-            "name the languages with --source and --target"
-        )
-    return Corpus(**found)
+    return found
 
 
 def _plain_or_gz(path: Path) -> Path | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from allformer.data.parallel import Corpus, hold_out, open_corpus
+from allformer.data.parallel import Corpus, Pair, directory_splits, hold_out, open_corpus
 from allformer.errors import DataError
 from allformer.train.recipe import DataRecipe
 
@@ -16,6 +19,36 @@ def open_data(data: DataRecipe, corpus: Corpus | None = None) -> Corpus:
         train, validation = hold_out(corpus.train, data.hold_out)
         corpus = replace(corpus, train=train, validation=validation)
     return corpus
+
+
+def open_split(data: DataRecipe, split: str, *, new: bool = False) -> Iterable[Pair]:
+    """The pairs of "test", "val" or "train" to score on: `open_split(recipe.data, "val")`.
+
+    A directory need hold no other split. A file (or a pair of files) that is `new`, not what the
+    run was trained on, is the split itself.
+    """
+    names = {"test": "test", "val": "validation", "train": "train"}
+    if split not in names:
+        raise DataError(f"split={split!r} is not known; try {', '.join(names)}")
+    parts: dict[str, Any]
+    if data.path is None or not Path(data.path).is_dir():
+        corpus = _open(data)
+        if new:
+            return corpus.train
+        parts = vars(corpus)
+    else:
+        columns = (1, 0) if data.swap else (0, 1)
+        parts = directory_splits(Path(data.path), data.source, data.target, columns=columns)
+    found: Iterable[Pair] | None = parts.get(names[split])
+    if found is None and split == "val" and parts.get("train") is not None:
+        return open_data(data).validation or ()
+    if found is None:
+        there = [name for name, part in names.items() if parts.get(part) is not None]
+        raise DataError(
+            f"the data has no {split} split; it has {', '.join(there) or 'none'}; "
+            f"try --split {there[0] if there else 'val'}, or give --data"
+        )
+    return found
 
 
 def _open(data: DataRecipe) -> Corpus:

@@ -168,3 +168,18 @@ def test_every_recipe_is_complete_and_builds(recipe):
     import yaml
 
     assert make_recipe(yaml.safe_load(asked.to_yaml())) == asked
+
+
+def test_a_bare_test_set_is_scored_without_training_data(allformer, run, tmp_path):
+    (tmp_path / "set.en").write_text("one two\nthree four\n")
+    (tmp_path / "set.fr").write_text("two one\nfour three\n")
+    pair = f"{tmp_path / 'set.en'},{tmp_path / 'set.fr'}"
+    assert json.loads(allformer("evaluate", run, "--data", pair, "--json").out)["sentences"] == 2
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for side in ("en", "fr"):
+        (tmp_path / f"set.{side}").rename(folder / f"test.{side}")
+    assert json.loads(allformer("evaluate", run, "--data", folder, "--json").out)["sentences"] == 2
+    said = allformer("evaluate", run, "--data", folder, "--split", "val")
+    assert said.status == 1
+    assert "no val split; it has test" in said.err
