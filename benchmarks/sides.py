@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import allformer as af
-from allformer.config import EncoderDecoder, Stack
+from allformer.config import EncoderDecoder
 from allformer.core.loss import IGNORE
 from allformer.core.position import sinusoid
 from allformer.train.batch import Batch
@@ -20,6 +19,8 @@ from allformer.train.step import Stepper, StepSettings
 
 Padded = tuple[Tensor, Tensor, Tensor]  # source, what the decoder reads, labels; 0 is padding
 Step = Callable[[Any], Tensor]
+# Dropout where torch.nn.Transformer has it: attention weights and the inner layer as well.
+EVERYWHERE: Any = {"attention_dropout": 0.1, "feed_dropout": 0.1}
 
 
 class TorchTransformer(nn.Module):
@@ -142,26 +143,6 @@ def our_step(config: EncoderDecoder, device: str, precision: str, compiled: bool
         return result.loss / result.tokens
 
     return step
-
-
-def dropout_everywhere(config: EncoderDecoder, p: float = 0.1) -> EncoderDecoder:
-    """Dropout where torch.nn.Transformer has it: attention weights and FFN as well."""
-
-    def change(part: Any) -> Any:
-        return None if part is None else replace(part, dropout=p)
-
-    def stack(old: Stack) -> Stack:
-        return replace(
-            old,
-            blocks=tuple(
-                replace(
-                    b, attention=change(b.attention), cross=change(b.cross), feed=change(b.feed)
-                )
-                for b in old.blocks
-            ),
-        )
-
-    return replace(config, encoder=stack(config.encoder), decoder=stack(config.decoder))
 
 
 def to_padded(batch: Batch) -> Padded:

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 import torch
-from sides import Marian, TorchTransformer, dropout_everywhere, our_step, peer_step, to_padded
+from sides import EVERYWHERE, Marian, TorchTransformer, our_step, peer_step, to_padded
 
 from allformer.core.layout import Grid
 from allformer.families.original import transformer
@@ -24,7 +24,7 @@ from allformer.train.batch import Batch, collate
 
 
 def fixed() -> tuple[Any, list[Batch]]:
-    config = transformer(256, 4, 1024, 3, vocab=8000)
+    config = transformer(256, 4, 1024, 3, vocab=8000, **EVERYWHERE)
     grid = Grid(32, 32)
     ids = [[torch.randint(4, 8000, (32, 32)) for _ in range(3)] for _ in range(4)]
     return config, [Batch(s, grid, t, grid, y, y.numel()) for s, t, y in ids]
@@ -41,7 +41,7 @@ def phrasebook(budget: int, pool: int) -> tuple[Any, list[Batch]]:
     encoded = EncodedPairs.from_pairs(pairs, tokenizer)
     lengths = encoded.source_lengths + 1, encoded.target_lengths + 1
     batches = token_batches(*lengths, budget, seed=0, epoch=0, pool=pool)[:16]
-    config = transformer(192, 4, 768, 2, vocab=tokenizer.vocab_size)
+    config = transformer(192, 4, 768, 2, vocab=tokenizer.vocab_size, **EVERYWHERE)
     return config, [collate(encoded, index, 2, 3) for index in batches]
 
 
@@ -55,7 +55,6 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     config, ours = phrasebook(args.budget, args.pool) if args.phrasebook else fixed()
-    config = dropout_everywhere(config)
     padded = args.phrasebook
     theirs = [to_padded(b) if padded else (b.source, b.target, b.labels) for b in ours]
     real = sum(b.source.numel() + b.target.numel() for b in ours) / len(ours)

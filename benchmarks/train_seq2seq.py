@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from sides import Step, TorchTransformer, dropout_everywhere, our_step, peer_step, to_padded
+from sides import EVERYWHERE, Step, TorchTransformer, our_step, peer_step, to_padded
 
-import allformer as af
-from allformer.config import EncoderDecoder
 from allformer.core.layout import Grid
+from allformer.families.original import transformer
 from allformer.train.batch import Batch, Frame, collate
 
 VOCAB = 37_000
@@ -125,9 +124,8 @@ def main() -> None:
     else:
         theirs, ours, tokens = fixed_batches()
     padded = args.data is not None
-    paper = af.preset("original-base")
-    assert isinstance(paper, EncoderDecoder)
-    same = dropout_everywhere(paper)
+    paper = transformer(512, 8, 2048, 6, vocab=VOCAB)
+    same = transformer(512, 8, 2048, 6, vocab=VOCAB, **EVERYWHERE)
 
     def peer() -> Step:
         torch.manual_seed(0)

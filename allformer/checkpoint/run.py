@@ -64,5 +64,12 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> Run:
         )
     model = build(config, device=device)
     assert isinstance(model, EncoderDecoderModel)
+    tokenizer = Tokenizer.load(path)
+    for side in (config.encoder.source.vocab, config.decoder.source.vocab):
+        if tokenizer.vocab_size > side:
+            raise CheckpointError(
+                f"{path / 'tokenizer.json'} has {tokenizer.vocab_size} pieces, but the model has "
+                f"{side}; put back the tokeniser that it was trained with"
+            )
     load_weights(model, path / "model.safetensors")
-    return Run(path, model.eval(), Tokenizer.load(path))
+    return Run(path, model.eval(), tokenizer)

@@ -6,12 +6,15 @@ not on the attention weights nor inside the feed-forward layer.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from allformer.config import (
     Attention,
     Block,
     EncoderDecoder,
     Feed,
     LMHead,
+    Norm,
     Sinusoidal,
     Stack,
     Tokens,
@@ -31,6 +34,8 @@ def transformer(
     target_vocab: int | None = None,
     decoder_layers: int | None = None,
     dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    feed_dropout: float = 0.0,
     act: str = "relu",
     norm_at: str = "post",
     layout: str = "interleaved",
@@ -39,23 +44,17 @@ def transformer(
     """An encoder-decoder as in the paper: `transformer(512, 8, 2048, 6, vocab=37_000)`.
 
     One `vocab` shares its table between both embeddings and the output (section 3.4); a
-    `target_vocab` keeps the two apart.
+    `target_vocab` keeps the two apart. `attention_dropout` (on the weights) and `feed_dropout` (on
+    the inner layer) go beyond the paper.
     """
-    from allformer.config import Norm
-
+    attention = Attention(heads, dropout=attention_dropout)
     block = Block(
-        Attention(heads),
-        Feed(feed, act=act),  # type: ignore[arg-type]
+        attention,
+        Feed(feed, act=act, dropout=feed_dropout),  # type: ignore[arg-type]
         norm_at=norm_at,  # type: ignore[arg-type]
         dropout=dropout,
     )
-    cross = Block(
-        Attention(heads),
-        Feed(feed, act=act),  # type: ignore[arg-type]
-        cross=Attention(heads),
-        norm_at=norm_at,  # type: ignore[arg-type]
-        dropout=dropout,
-    )
+    cross = replace(block, cross=attention)
 
     def stack(tokens: int, blocks: tuple[Block, ...], causal: bool) -> Stack:
         return Stack(

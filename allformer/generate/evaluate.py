@@ -29,6 +29,8 @@ def score_translations(
         )
     cut = {"zh": "zh", "ja": "char"}.get(language, "13a")
     bleu, chrf = BLEU(tokenize=cut, lowercase=lowercase), CHRF(lowercase=lowercase)
+    if lowercase:
+        outputs, references = ([line.lower() for line in lines] for lines in (outputs, references))
     same = sum(a.strip() == b.strip() for a, b in zip(outputs, references, strict=True))
     return {
         "sentences": len(outputs),

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
-import threading
-import time
+import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +17,20 @@ import torch
 
 from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.weights import average, put_weights
-from allformer.config import Attention, EncoderDecoder, Stack
 from allformer.core.model import EncoderDecoderModel, build
 from allformer.data.encoded import EncodedPairs
 from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError, TrainingError
-from allformer.families.original import transformer
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from allformer.train.batch import Batch, Frame
 from allformer.train.corpora import open_data
 from allformer.train.diagnose import explain_nonfinite
 from allformer.train.feed import Place, micro_batches, prefetch
+from allformer.train.interrupts import interrupts
 from allformer.train.metrics import Metrics
-from allformer.train.progress import Progress, clock
-from allformer.train.recipe import ModelRecipe, Recipe, read_recipe
+from allformer.train.model import model_config
+from allformer.train.progress import Clock, Progress, clock
+from allformer.train.recipe import Recipe, read_recipe
 from allformer.train.schedule import learning_rate
 from allformer.train.state import checkpoints, load_state, save_state
 from allformer.train.step import DTYPES, Result, Stepper, StepSettings
@@ -90,45 +87,6 @@ def _device(name: str | None) -> torch.device:
     return torch.device("cpu")
 
 
-def model_config(model: ModelRecipe, vocab: int) -> EncoderDecoder:
-    """The config tree that a recipe's model section asks for."""
-    config = transformer(
-        model.dim,
-        model.heads,
-        model.feed,
-        model.layers,
-        vocab=vocab,
-        decoder_layers=model.decoder_layers,
-        dropout=model.dropout,
-        act=model.act,
-        norm_at=model.norm_at,
-        layout="halves",
-    )
-    return replace(
-        config, encoder=_inner(config.encoder, model), decoder=_inner(config.decoder, model)
-    )
-
-
-def _inner(stack: Stack, model: ModelRecipe) -> Stack:
-    """Dropout beyond the paper's: on attention weights and inside the feed-forward layer."""
-
-    def attention(part: Attention) -> Attention:
-        return replace(part, dropout=model.attention_dropout)
-
-    return replace(
-        stack,
-        blocks=tuple(
-            replace(
-                block,
-                attention=attention(block.attention),
-                cross=None if block.cross is None else attention(block.cross),
-                feed=replace(block.feed, dropout=model.feed_dropout),
-            )
-            for block in stack.blocks
-        ),
-    )
-
-
 class _Job:
     """One training run while it runs."""
 
@@ -170,6 +128,7 @@ class _Job:
             width = recipe.data.max_length
             self.frame = Frame(settings.batch_tokens, settings.batch_tokens // 6, width)
         self.step, self.place, self.seconds = 0, Place(), 0.0
+        self.window: list[tuple[int, Result, list[Batch]]] = []  # steps since the last report
         if resume:
             state = load_state(run, self.model, self.stepper)
             self.step, self.seconds = state["step"], state["seconds"]
@@ -194,14 +153,17 @@ class _Job:
     def _encode(
         self, pairs: Iterable[tuple[str, str]], name: str, dropout: float = 0.0
     ) -> EncodedPairs:
-        limit = self.recipe.data.max_length - 1  # and </s>
+        asked = self.recipe
+        longest = min(asked.data.max_length, asked.train.batch_tokens)  # a batch holds one at least
+        limit = longest - 1  # and </s>
         encoded = EncodedPairs.from_pairs(pairs, self.tokenizer, limit, dropout=dropout)
         if name:
             left_out = ""
             if encoded.dropped:
                 left_out = (
-                    f"; {encoded.dropped:,} left out, longer than data.max_length="
-                    f"{self.recipe.data.max_length} (the longest has {encoded.longest})"
+                    f"; {encoded.dropped:,} left out, over {longest} tokens (the longest has "
+                    f"{encoded.longest}); data.max_length={asked.data.max_length}, "
+                    f"train.batch_tokens={asked.train.batch_tokens}"
                 )
             self.say(f"{name}: {len(encoded):,} pairs{left_out}")
         return encoded
@@ -222,62 +184,22 @@ class _Job:
             f"model: {parameters:,} parameters, {self.precision} on {self.device.type}"
             + (", compiled" if self.compile else "")
         )
-        items = micro_batches(self._epoch_pairs, self.tokenizer, settings, self.frame, self.place)
-        if self.device.type == "cuda":
-            items = ((b.map(lambda x: x.pin_memory()), place) for b, place in items)
-        source = prefetch(items)
-        window: list[tuple[int, Result, list[Batch]]] = []
+        source = prefetch(self._batches())
         progress = Progress(settings.steps, self.step)
-        tokens_seen, begin, before = 0, time.monotonic(), self.seconds
-        mark, mark_tokens = begin, 0
+        self.clock = Clock(self.seconds)
         try:
-            with _interrupts() as interrupted:
+            with interrupts() as interrupted:
                 while self.step < settings.steps:
-                    batches = []
-                    for _ in range(settings.accumulate):
-                        batch, self.place = next(source)
-                        batches.append(batch)
-                    self.step += 1
-                    rate = self._rate(self.step)
-                    moved = batches
-                    if self.device.type != "cpu":
-                        moved = [batch.to(self.device) for batch in batches]
-                    result = self.stepper(moved, rate)
-                    window.append((self.step, result, batches))
-                    tokens_seen += result.tokens
-                    self.seconds = before + time.monotonic() - begin
+                    self._advance(source)
                     last = self.step == settings.steps
                     if self.step % settings.log_every == 0 or last or interrupted:
-                        now = time.monotonic()
-                        row = self._report(window, rate)
-                        now = time.monotonic()
-                        row["tokens_per_second"] = (tokens_seen - mark_tokens) / (now - mark)
-                        mark, mark_tokens = now, tokens_seen
-                        self.metrics.add(**row)
-                        window.clear()
-                        progress.update(
-                            self.step,
-                            loss=f"{row['nll']:.3f}",
-                            rate=f"{rate:.2e}",
-                            speed=f"{row['tokens_per_second']:,.0f} tok/s",
-                        )
-                    elif self.device.type == "cpu":
-                        progress.update(
-                            self.step,
-                            loss=f"{float(result.nll) / result.tokens:.3f}",
-                            rate=f"{rate:.2e}",
-                            speed=f"{tokens_seen / (time.monotonic() - begin):,.0f} tok/s",
-                        )
+                        progress.update(self.step, **self._log())
+                    elif self.device.type == "cpu":  # reading a result waits for nothing here
+                        progress.update(self.step, **self._glance())
                     if self.step % settings.validate_every == 0 and not last:
-                        row = self._validate()
-                        progress.say(
-                            f"step {self.step:,}: validation perplexity "
-                            f"{row['validation_perplexity']:.3f}"
-                        )
-                        mark = time.monotonic()
+                        progress.say(self._validate_and_tell())
                     if self.step % settings.save_every == 0 or last or interrupted:
                         self._save()
-                        mark = time.monotonic()
                     if interrupted and not last:
                         raise Interrupted(
                             f"stopped at step {self.step:,} of {settings.steps:,}, all is saved: "
@@ -287,14 +209,48 @@ class _Job:
             source.close()
             progress.close()
             self.metrics.close()
-        return self._finish(tokens_seen / max(1e-9, time.monotonic() - begin))
+        return self._finish()
+
+    def _batches(self) -> Iterator[tuple[Batch, Place]]:
+        items = micro_batches(
+            self._epoch_pairs, self.tokenizer, self.recipe.train, self.frame, self.place
+        )
+        if self.device.type != "cuda":
+            return items
+        return ((batch.map(lambda x: x.pin_memory()), place) for batch, place in items)
+
+    def _advance(self, source: Iterator[tuple[Batch, Place]]) -> None:
+        """One step of the optimiser on the next micro-batches."""
+        batches = []
+        for _ in range(self.recipe.train.accumulate):
+            batch, self.place = next(source)
+            batches.append(batch)
+        self.step += 1
+        moved = [batch.to(self.device) for batch in batches]
+        result = self.stepper(moved, self._rate(self.step))
+        self.window.append((self.step, result, batches))
+        self.seconds = self.clock.count(result.tokens)
+
+    def _log(self) -> dict[str, str]:
+        """Read the results since the last time, write them down, return what to show."""
+        row = self._report()
+        row["tokens_per_second"] = self.clock.lap()
+        self.metrics.add(**row)
+        self.window.clear()
+        return _figures(row["nll"], row["rate"], row["tokens_per_second"])
+
+    def _glance(self) -> dict[str, str]:
+        _, result, _ = self.window[-1]
+        nll = float(result.nll) / result.tokens
+        return _figures(nll, self._rate(self.step), self.clock.speed())
 
     def _rate(self, step: int) -> float:
         t = self.recipe.train
         return learning_rate(step, peak=t.rate, warmup=t.warmup, total=t.steps, schedule=t.schedule)
 
-    def _report(self, window: list[tuple[int, Result, list[Batch]]], rate: float) -> dict[str, Any]:
+    def _report(self) -> dict[str, Any]:
         """The window's figures; the first of its steps that is not finite stops the training."""
+        window = self.window
         losses = torch.stack([r.loss for _, r, _ in window]).tolist()
         nlls = torch.stack([r.nll for _, r, _ in window]).tolist()
         norms = torch.stack([r.norm for _, r, _ in window]).tolist()
@@ -313,7 +269,7 @@ class _Job:
             "loss": sum(losses) / tokens,
             "nll": sum(nlls) / tokens,
             "gradient_norm": norms[-1],
-            "rate": rate,
+            "rate": self._rate(self.step),
         }
 
     def _first_bad(self, batches: list[Batch]) -> Batch:
@@ -343,14 +299,20 @@ class _Job:
         self.metrics.add(**row)
         return row
 
+    def _validate_and_tell(self) -> str:
+        with self.clock.paused():
+            row = self._validate()
+        return f"step {self.step:,}: validation perplexity {row['validation_perplexity']:.3f}"
+
     def _save(self) -> None:
         place = dataclasses.astuple(self.place)
         extra = {"place": place, "seconds": self.seconds}
         settings = self.recipe.train
         keep, every = settings.average, settings.save_every
-        save_state(self.run, self.step, self.stepper, extra, keep=keep, every=every)
+        with self.clock.paused():
+            save_state(self.run, self.step, self.stepper, extra, keep=keep, every=every)
 
-    def _finish(self, speed: float) -> TrainResult:
+    def _finish(self) -> TrainResult:
         """Average the last checkpoints, validate the mean, write the run."""
         last = checkpoints(self.run)[-self.recipe.train.average :]
         put_weights(self.model, average([c / "model.safetensors" for c in last]), "the mean")
@@ -366,7 +328,7 @@ class _Job:
             Run(self.run, self.model, self.tokenizer),
             self.step,
             self.seconds,
-            speed,
+            self.clock.speed(),
             row["validation_perplexity"],
             self.metrics.rows,
         )
@@ -379,30 +341,8 @@ def _precision(asked: str, device: torch.device) -> str:
 
 
 def _say(line: str) -> None:
-    import sys
-
     print(line, file=sys.stderr, flush=True)
 
 
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Collect Ctrl-C and termination signals, so that a step is finished and saved first.
-
-    A second Ctrl-C stops at once. Outside the main thread signals cannot be caught.
-    """
-    got: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield got
-        return
-
-    def note(number: int, frame: Any) -> None:
-        if got:
-            raise KeyboardInterrupt
-        got.append(number)
-
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield got
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _figures(nll: float, rate: float, speed: float) -> dict[str, str]:
+    return {"loss": f"{nll:.3f}", "rate": f"{rate:.2e}", "speed": f"{speed:,.0f} tok/s"}

@@ -6,6 +6,8 @@ micro-batches of unequal length gives the full batch's gradient.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,24 +166,30 @@ class _Graph:
         self.weight.fill_(1.0 / tokens)
         if self.plain_left:
             self.plain_left -= 1
+        elif self.graph is None:
+            self.graph = self._capture(tokens)
+        if self.graph is None:
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
                 result = self.stepper._step([self.batch], self.weight, tokens)
             torch.cuda.current_stream().wait_stream(self.stream)
             return result
-        if self.graph is None:
-            self.graph = self._capture(tokens)
         self.graph.replay()
         assert self.result is not None
         r = self.result
         return Result(r.loss.clone(), r.nll.clone(), r.norm.clone(), tokens)
 
-    def _capture(self, tokens: int) -> torch.cuda.CUDAGraph:
+    def _capture(self, tokens: int) -> torch.cuda.CUDAGraph | None:
         graph = torch.cuda.CUDAGraph()
         self.stepper.optimizer.zero_grad(set_to_none=True)
-        # Only this thread is forbidden to allocate: another one pins the next batches.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self.result = self.stepper._step([self.batch], self.weight, tokens)
+        try:
+            # Only this thread is forbidden to allocate: another one pins the next batches.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self.result = self.stepper._step([self.batch], self.weight, tokens)
+        except RuntimeError as error:  # a driver or a kernel that cannot be captured
+            warnings.warn(f"no CUDA graph of the step ({error}); going on, slower", stacklevel=2)
+            self.plain_left = sys.maxsize
+            return None
         return graph
 
 

@@ -159,7 +159,7 @@ def test_a_split_that_is_not_there_is_named(allformer, run):
 @pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_recipe_is_complete_and_builds(recipe):
     from allformer.core.model import build
-    from allformer.train.loop import model_config
+    from allformer.train.model import model_config
     from allformer.train.recipe import make_recipe, read_recipe
 
     asked = read_recipe(recipe)

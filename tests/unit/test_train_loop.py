@@ -171,7 +171,7 @@ def test_sentences_left_out_are_counted_aloud(data, tmp_path, capfd):
     recipe = make_recipe(asdict(toy_recipe(data, steps=1)), ["data.max_length=80"])
     train(recipe, tmp_path / "run", device="cpu", corpus=corpus)
     said = capfd.readouterr().err
-    assert "1 left out, longer than data.max_length=80 (the longest has" in said
+    assert "1 left out, over 80 tokens (the longest has 90); data.max_length=80" in said
 
 
 # --- stopping and going on ---------------------------------------------------------------------

@@ -1,0 +1,33 @@
+"""Ctrl-C during training: finish the step, save, say how to go on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Collect Ctrl-C and termination signals, so that a step is finished and saved first.
+
+    A second Ctrl-C stops at once. Outside the main thread signals cannot be caught.
+    """
+    got: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield got
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if got:
+            raise KeyboardInterrupt
+        got.append(number)
+
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield got
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
