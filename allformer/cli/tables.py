@@ -27,9 +27,8 @@ def scores_table(scores: Mapping[str, Any]) -> Table:
 def samples_table(samples: Sequence[Any]) -> Table:
     """Source, translation, and whether it is the reference to the letter."""
     table = Table(title="sentences that it never saw", title_justify="left")
-    table.add_column("English")
-    table.add_column("translation")
-    table.add_column("")
+    for name in ("source", "translation", ""):
+        table.add_column(name, overflow="fold")  # Chinese has no spaces to break at
     for sample in samples:
         right = sample.output == sample.reference
         mark = "[green]✓[/]" if right else f"[red]✗[/] {sample.reference}"
