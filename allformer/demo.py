@@ -83,7 +83,7 @@ def demo(
         model=result.run.model,
         tokenizer=result.run.tokenizer,
         history=result.rows,
-        scores=scores,
+        scores={name: value for name, value in scores.items() if name != "beams"},
         samples=samples,
         facts=_facts(recipe, corpus, result, out),
     )
