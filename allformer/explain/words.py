@@ -90,8 +90,8 @@ WORDS: dict[str, Pair] = {
         "以下句子均未在训练中出现。译文与参考译文不一致时，不同之处会标出；说法不同不一定就是译错。",
     ),
     "samples.exact": (
-        "{right} of the {shown} shown here equal the reference. They were picked to differ from each "
-        "other, mistakes included: how often the model is right is what the scores say.",
+        "{right} of the {shown} shown here equal the reference. They were picked to be different, "
+        "mistakes included: how often the model is right is what the scores say.",
         "这里的 {shown} 句中，有 {right} 句与参考译文完全一致。"
         "示例是有意挑选的，也包括译错的句子；模型的正确率请看上面的分数。",
     ),
