@@ -126,11 +126,12 @@ def translate(
 ) -> None:
     """Translate text, a file or standard input: one line out for each line in, in order."""
     from allformer.checkpoint.run import load_run
+    from allformer.core.precision import pick_device
     from allformer.generate.translate import Translator
 
     if text and file:
         raise AllformerError("give TEXT or --file, not both")
-    loaded, recipe = load_run(run, _device(device)), _recipe(run)
+    loaded, recipe = load_run(run, pick_device(device)), _recipe(run)
     translator = Translator(
         loaded,
         beams=recipe.decode.beams if beams is None else beams,
@@ -163,10 +164,11 @@ def evaluate(
     from dataclasses import replace
 
     from allformer.checkpoint.run import load_run
+    from allformer.core.precision import pick_device
     from allformer.evaluate import evaluate_run
     from allformer.train.corpora import open_split
 
-    loaded, recipe = load_run(run, _device(device)), _recipe(run)
+    loaded, recipe = load_run(run, pick_device(device)), _recipe(run)
     asked = replace(recipe.data, path=_absolute(data)) if data else recipe.data
     pairs = open_split(asked, split, new=data is not None)
     scores, outputs = evaluate_run(
@@ -255,14 +257,6 @@ def _recipe(run: Path) -> Any:
 
     path = run / "recipe.yaml"
     return read_recipe(path) if path.is_file() else Recipe()
-
-
-def _device(name: str | None) -> str:
-    import torch
-
-    if name is not None:
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _absolute(data: str) -> str:

@@ -20,13 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from allformer.core.precision import widen
+
 IGNORE = -100  # the ecosystem's id for "no target here"
 _CHUNK = 2**27  # logits of at most this many numbers at a time: 256 MiB in bf16
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """The mean over targets ≠ −100 of the (label-smoothed) cross-entropy, in at least fp32."""
-    wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    wide = widen(logits)
     return F.cross_entropy(
         wide.flatten(0, -2), targets.flatten(), ignore_index=IGNORE, label_smoothing=smoothing
     )
@@ -100,7 +102,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 def _chunk(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
     """Loss sum, NLL sum and log p (C V) of one chunk; rows without a target give zero."""
-    wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    wide = widen(logits)
     real = targets != IGNORE
     safe = targets.where(real, 0)[:, None]
     logp = wide.log_softmax(-1)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
+from allformer.core.precision import widen
 
 
 class LayerNorm(nn.Module):
@@ -19,7 +20,7 @@ class LayerNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = _wide(x)
+        wide = widen(x)
         w, b = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
         return F.layer_norm(wide, w.shape, w, b, self.eps).to(x.dtype)
 
@@ -33,14 +34,9 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = _wide(x)
+        wide = widen(x)
         w = self.weight.to(wide.dtype)
         return F.rms_norm(wide, w.shape, w, self.eps).to(x.dtype)
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Half precision is too narrow for a mean of squares; fp32 and fp64 stay as they are."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def make_norm(norm: config.Norm, dim: int) -> LayerNorm | RMSNorm:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from allformer.core.cache import Cache
 from allformer.core.model import EncoderDecoderModel
+from allformer.core.precision import widen
 from allformer.errors import ConfigError
 
 _NEVER = float("-inf")  # the log-probability of what is not there
@@ -101,8 +102,7 @@ class _Decoder:
         else:
             new = ids[:, self.cache.length :]
             logits = self.model.step(new, self.cache, self.memory, self.mask, dtype=self.dtype)
-        wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-        logp = wide.log_softmax(-1)
+        logp = widen(logits).log_softmax(-1)
         for never in (self.bos, self.pad):  # no sentence has these in it
             if never is not None and never != self.eos:
                 logp[:, never] = _NEVER

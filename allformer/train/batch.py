@@ -15,6 +15,7 @@ from torch import Tensor
 
 from allformer.core.layout import Layout, Packed
 from allformer.core.loss import IGNORE
+from allformer.core.model import EncoderDecoderModel
 from allformer.data.encoded import EncodedPairs, Rows
 from allformer.errors import TrainingError
 
@@ -53,6 +54,18 @@ class Batch(NamedTuple):
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         return self.map(lambda x: x.to(device, non_blocking=True))
+
+
+def batch_loss(
+    model: EncoderDecoderModel, batch: Batch, dtype: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
+    """Summed loss (without smoothing) and NLL of a batch that is on the model's device."""
+    return model.loss(
+        (batch.source, batch.source_layout),
+        (batch.target, batch.target_layout),
+        batch.labels,
+        dtype=dtype,
+    )
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ def open_split(data: DataRecipe, split: str, *, new: bool = False) -> Iterable[P
             return corpus.train
         parts = vars(corpus)
     else:
-        columns = (1, 0) if data.swap else (0, 1)
-        parts = directory_splits(Path(data.path), data.source, data.target, columns=columns)
+        parts = directory_splits(Path(data.path), data.source, data.target, columns=data.columns)
     found: Iterable[Pair] | None = parts.get(names[split])
     if found is None and split == "val" and parts.get("train") is not None:
         return open_data(data).validation or ()
@@ -53,8 +52,7 @@ def open_split(data: DataRecipe, split: str, *, new: bool = False) -> Iterable[P
 
 def _open(data: DataRecipe) -> Corpus:
     if data.path is not None:
-        columns = (1, 0) if data.swap else (0, 1)
-        return open_corpus(data.path, data.source, data.target, columns=columns)
+        return open_corpus(data.path, data.source, data.target, columns=data.columns)
     if data.corpus == "phrasebook":
         return _phrasebook(data)
     if data.corpus is not None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.taps import listen
 from allformer.errors import TrainingError
-from allformer.train.batch import Batch
+from allformer.train.batch import Batch, batch_loss
 
 
 def explain_nonfinite(
@@ -26,12 +26,7 @@ def explain_nonfinite(
     batch = batch.to(model.device)
     model.zero_grad(set_to_none=True)
     with listen(look):
-        loss, _ = model.loss(
-            (batch.source, batch.source_layout),
-            (batch.target, batch.target_layout),
-            batch.labels,
-            dtype=dtype,
-        )
+        loss, _ = batch_loss(model, batch, dtype)
     torch.autograd.backward(loss)
     bad_gradients = [
         n for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()

@@ -8,9 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from allformer.data.batches import token_batches
+from allformer.data.batches import Indices, token_batches
 from allformer.data.encoded import EncodedPairs
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Batch, Frame, collate
@@ -48,20 +46,16 @@ def micro_batches(
         epoch, skip = epoch + 1, 0
 
 
-def cut(
-    pairs: EncodedPairs, train: TrainRecipe, epoch: int, frame: Frame | None
-) -> list[np.ndarray[Any, Any]]:
+def cut(pairs: EncodedPairs, train: TrainRecipe, epoch: int, frame: Frame | None) -> list[Indices]:
     """An epoch's batches as index arrays; each sentence takes one token more, for </s>."""
-    return list(
-        token_batches(
-            pairs.source_lengths + 1,
-            pairs.target_lengths + 1,
-            train.batch_tokens,
-            seed=train.seed,
-            epoch=epoch,
-            pool=train.pool,
-            max_rows=None if frame is None else frame.sentences,
-        )
+    return token_batches(
+        pairs.source_lengths + 1,
+        pairs.target_lengths + 1,
+        train.batch_tokens,
+        seed=train.seed,
+        epoch=epoch,
+        pool=train.pool,
+        max_rows=None if frame is None else frame.sentences,
     )
 
 

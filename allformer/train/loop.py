@@ -18,6 +18,7 @@ import torch
 from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.weights import average, put_weights
 from allformer.core.model import EncoderDecoderModel, build
+from allformer.core.precision import pick_device
 from allformer.data.encoded import EncodedPairs
 from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError, TrainingError
@@ -66,7 +67,7 @@ def train(
 
     `device` defaults to a GPU if there is one; `compile` to True there and False on a CPU.
     """
-    run = Path(run)
+    run, place = Path(run), pick_device(device)
     if resume:
         recipe = read_recipe(run / "recipe.yaml")
     elif checkpoints(run) or (run / "model.safetensors").exists():
@@ -75,16 +76,8 @@ def train(
             f"or remove it"
         )
     corpus = open_data(recipe.data, corpus)
-    job = _Job(recipe, run, _device(device), resume, compile, corpus)
+    job = _Job(recipe, run, place, resume, compile, corpus)
     return job.go()
-
-
-def _device(name: str | None) -> torch.device:
-    if name is not None:
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("cpu")
 
 
 class _Job:

@@ -34,6 +34,11 @@ class DataRecipe:
     hold_out: int = 1000  # validation sentences taken from train when there is no split of its own
     swap: bool = False  # a TSV whose first column is the target
 
+    @property
+    def columns(self) -> tuple[int, int]:
+        """Where a TSV has the source and the target."""
+        return (1, 0) if self.swap else (0, 1)
+
 
 @dataclass(frozen=True)
 class TokenizerRecipe:

@@ -8,7 +8,7 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.data.batches import token_batches
 from allformer.data.encoded import EncodedPairs
 from allformer.text.tokenizer import Tokenizer
-from allformer.train.batch import collate
+from allformer.train.batch import batch_loss, collate
 
 
 @torch.no_grad()
@@ -29,12 +29,7 @@ def validation_nll(
     try:
         for index in token_batches(sources, targets, budget, seed=0, epoch=0, pool=1000):
             batch = collate(pairs, index, tokenizer.bos_id, tokenizer.eos_id).to(model.device)
-            _, nll = model.loss(
-                (batch.source, batch.source_layout),
-                (batch.target, batch.target_layout),
-                batch.labels,
-                dtype=dtype,
-            )
+            _, nll = batch_loss(model, batch, dtype)
             total += float(nll)
             tokens += batch.tokens
     finally:

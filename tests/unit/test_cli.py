@@ -138,6 +138,10 @@ def test_resume_goes_on_where_a_longer_recipe_wants_it(allformer, run):
         (["train", "--set", "train.stepz=3"], ["stepz", "steps"]),
         (["train", "--set", "nonsense"], ["section.key=value"]),
         (["train", "--resume", "nowhere"], ["nowhere"]),
+        (
+            ["train", "--set", "data.corpus=phrasebook", "--target", "zh", "--device", "gpu"],
+            ["'gpu'"],
+        ),
     ],
 )
 def test_a_mistake_is_one_message_and_status_1(allformer, arguments, words, tmp_path, monkeypatch):
