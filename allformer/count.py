@@ -111,41 +111,90 @@ def _parts(model: config.Model, n: int) -> Iterator[Part]:
         if name == "decoder" and isinstance(model, config.EncoderDecoder) and model.shared:
             yield Part(f"{name} embedding", "shared with the encoder", 0)
         else:
-            tokens = stack.source.vocab * stack.dim
-            yield Part(f"{name} embedding", f"V·d = {stack.source.vocab:,}·{stack.dim}", tokens)
-        yield from _position(stack, name)
+            tokens = stack.source.vocab * stack.width
+            yield Part(f"{name} embedding", f"V·d = {stack.source.vocab:,}·{stack.width}", tokens)
+        yield from _source(stack, name)
         yield from _blocks(stack, name, n)
-        for slot, label in ((stack.source_norm, "source norm"), (stack.final_norm, "final norm")):
-            if slot is not None:
-                yield Part(f"{name} {label}", _norm_formula(slot), _norm(slot, stack.dim))
-    if model.head is not None:
-        stack = stacks[-1][0]
-        vocab, dim = stack.source.vocab, stack.dim
-        matrix, bias = (0 if model.head.tied else vocab * dim), (vocab if model.head.bias else 0)
-        text = "tied to the embedding" if model.head.tied else f"V·d = {vocab:,}·{dim}"
-        yield Part("head", text + (" + V" if bias else ""), matrix + bias, flops=2 * vocab * dim)
+        if stack.final_norm is not None:
+            norm = stack.final_norm
+            yield Part(f"{name} final norm", _norm_formula(norm), _norm(norm, stack.dim))
+    stack = stacks[-1][0]
+    if isinstance(model, config.EncoderOnly) and model.pool is not None:
+        yield Part("pooler", "d² + d", _dense(stack.dim, stack.dim))
+    yield from _head(model.head, stack, "head")
 
 
-def _position(stack: config.Stack, name: str) -> Iterator[Part]:
+def _dense(inputs: int, outputs: int, bias: bool = True) -> int:
+    return inputs * outputs + (outputs if bias else 0)
+
+
+def _head(head: config.Head | None, stack: config.Stack, name: str) -> Iterator[Part]:
+    d = stack.dim
+    if isinstance(head, config.LMHead):
+        yield from _words(head, stack, name)
+    elif isinstance(head, config.PretrainHead):
+        yield from _words(head.words, stack, f"{name}: words")
+        yield from _head(head.pair, stack, f"{name}: pair")
+    elif isinstance(head, config.ClassHead):
+        classes = len(head.labels)
+        text = ("d² + d + " if head.dense else "") + f"d·{classes}"
+        weights = (_dense(d, d) if head.dense else 0) + _dense(d, classes, head.bias)
+        flops = 2 * d * classes if head.at == "token" else 0  # once a sequence: no matter
+        yield Part(name, text + (f" + {classes}" if head.bias else ""), weights, flops)
+    elif isinstance(head, config.SpanHead):
+        text = "d·2" + (" + 2" if head.bias else "")
+        yield Part(name, text, _dense(d, 2, head.bias), 4 * d)
+
+
+def _words(head: config.LMHead, stack: config.Stack, name: str) -> Iterator[Part]:
+    vocab, dim, transform = stack.source.vocab, stack.dim, head.transform
+    if transform is not None:
+        parameters = _dense(dim, stack.width) + _norm(transform.norm, stack.width)
+        text = f"d·{stack.width} + {stack.width} + norm"
+        yield Part(f"{name} transform", text, parameters, flops=2 * dim * stack.width)
+        dim = stack.width
+    matrix, bias = (0 if head.tied else vocab * dim), (vocab if head.bias else 0)
+    text = "tied to the embedding" if head.tied else f"V·d = {vocab:,}·{dim}"
+    yield Part(name, text + (" + V" if bias else ""), matrix + bias, flops=2 * vocab * dim)
+
+
+def _source(stack: config.Stack, name: str) -> Iterator[Part]:
+    """Segments, positions, the norm after them, and the way up to the model's width."""
+    width = stack.width
+    if stack.source.types:
+        kinds = stack.source.types
+        yield Part(f"{name} token types", f"{kinds}·d = {kinds}·{width}", kinds * width)
     if isinstance(stack.position, config.Learned):
-        rows = stack.position.length
-        yield Part(f"{name} positions", f"length·d = {rows:,}·{stack.dim}", rows * stack.dim)
-    elif stack.position is not None:
+        rows = stack.position.offset + stack.position.length
+        yield Part(f"{name} positions", f"rows·d = {rows:,}·{width}", rows * width)
+    elif isinstance(stack.relative, config.BucketBias):
+        heads, buckets = stack.blocks[0].attention.heads, stack.relative.buckets
+        yield Part(f"{name} positions", f"buckets·H = {buckets}·{heads}", buckets * heads)
+    elif stack.position is not None or stack.relative is not None:
         yield Part(f"{name} positions", "computed, not learned", 0)
+    if stack.source_norm is not None:
+        norm = stack.source_norm
+        yield Part(f"{name} source norm", _norm_formula(norm), _norm(norm, width))
+    if stack.source.width is not None:
+        text = f"{width}·d + d = {width}·{stack.dim} + {stack.dim}"
+        flops = 2 * width * stack.dim
+        yield Part(f"{name} up-projection", text, _dense(width, stack.dim), flops)
 
 
 def _blocks(stack: config.Stack, name: str, n: int) -> Iterator[Part]:
     sums: dict[str, list[int]] = {}
     formula: dict[str, str] = {}
-    for block in stack.blocks:
+    share = stack.share or tuple(range(len(stack.blocks)))
+    for i, block in enumerate(stack.blocks):
+        own = share.index(share[i]) == i  # shared weights count once, their work each time
         for key, (text, parameters, flops, quadratic) in _block(block, stack, n).items():
             line = sums.setdefault(key, [0, 0, 0])
-            line[0] += parameters
+            line[0] += parameters if own else 0
             line[1] += flops
             line[2] += quadratic
             formula[key] = text
     for key, (parameters, flops, quadratic) in sums.items():
-        label = f"{len(stack.blocks)} × ({formula[key]})"
+        label = f"{len(set(share))} × ({formula[key]})"
         yield Part(f"{name} {key}", label, parameters, flops, quadratic)
 
 
@@ -178,6 +227,8 @@ def _attention(a: config.Attention, d: int, n: int, causal: bool) -> tuple[str, 
     biases = q + 2 * kv + d if a.bias else 0
     # Each query meets n keys (half of them, on average, when causal): Q Kᵀ and weights·V.
     keys = (n + 1) / 2 if causal else n
+    if isinstance(a.mixer, config.Window):
+        keys = min(keys, 1 + a.mixer.left + (0 if causal else a.mixer.right))
     quadratic = int(2 * 2 * keys * q)
     if q == kv == d:
         text = "4d²" + (" + 4d" if a.bias else "")

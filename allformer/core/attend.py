@@ -25,14 +25,15 @@ def attend(
     if isinstance(look, RaggedLook):
         return _ragged(q, k, v, look, scale, dropout)
     if look.kernel == "eager":
-        weights = attention_weights(attention_scores(q, k, scale=scale), look)
+        weights = attention_weights(attention_scores(q, k, scale=scale, bias=look.bias), look)
         return mix(F.dropout(weights, dropout), v)
     return _sdpa(q, k, v, look, scale, dropout)
 
 
-def attention_scores(q: Tensor, k: Tensor, *, scale: float) -> Tensor:
-    """Q Kᵀ · scale: B H T D, B G S D → B H T S."""
-    return q @ _to_heads(k, q.shape[1]).transpose(-2, -1) * scale
+def attention_scores(q: Tensor, k: Tensor, *, scale: float, bias: Tensor | None = None) -> Tensor:
+    """Q Kᵀ · scale (+ bias): B H T D, B G S D → B H T S."""
+    scores = q @ _to_heads(k, q.shape[1]).transpose(-2, -1) * scale
+    return scores if bias is None else scores + bias.to(scores.dtype)
 
 
 def attention_weights(scores: Tensor, look: Look) -> Tensor:
@@ -59,7 +60,9 @@ def _to_heads(x: Tensor, heads: int) -> Tensor:
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, look: Look, scale: float, dropout: float) -> Tensor:
     mask, causal = look.mask, look.causal
-    if mask is not None:
+    if look.merged is not None:
+        mask, causal = look.merged.to(q.dtype), False
+    elif mask is not None:
         mask, causal = look.full_mask(q.shape[2], k.shape[2], q.device), False
         if mask is not None and look.blind is not None:
             mask = mask | look.blind  # kernels differ on empty rows: give them one and zero it

@@ -7,6 +7,7 @@ Legend: B batch, T queries, S keys, N packed tokens, H heads, G key/value heads,
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from allformer import config
@@ -15,6 +16,7 @@ from allformer.core.cache import LayerCache
 from allformer.core.layout import Packed, RaggedLook
 from allformer.core.linear import Fused, Linear
 from allformer.core.masks import Look
+from allformer.core.rotary import Turn, turn
 from allformer.core.taps import listening, tap
 
 
@@ -43,8 +45,12 @@ class MultiHead(nn.Module):
         look: Look | RaggedLook,
         memory: Tensor | None = None,
         cache: LayerCache | None = None,
+        angles: Turn | None = None,
     ) -> Tensor:
-        """x B T dim (or N dim) looks at itself, or at `memory` B S dim → the shape of x."""
+        """x B T dim (or N dim) looks at itself, or at `memory` B S dim → the shape of x.
+
+        With `angles`, queries and keys are turned by their positions before they meet.
+        """
         here = there = None
         if isinstance(look, RaggedLook) and look.dense is not None:
             # No kernel takes ragged rows here: attention alone runs on the grids.
@@ -61,7 +67,10 @@ class MultiHead(nn.Module):
                 if cache is not None:
                     cache.cross = (k, v)
         else:
-            parts = self.qkv.cut(_on_grid(self.qkv(x), here))
+            fused = self.qkv(x)
+            if angles is not None:
+                fused = self._turn(fused, angles)
+            parts = self.qkv.cut(_on_grid(fused, here))
             q = self._split(parts[0], self.heads, packed)  # B H T D
             k, v = (self._split(y, self.groups, packed) for y in parts[1:])  # B G T D
             if cache is not None:
@@ -72,12 +81,19 @@ class MultiHead(nn.Module):
             context = here.to_packed(context)
         return tap(self, "output", self.out(tap(self, "context", context)))
 
+    def _turn(self, fused: Tensor, angles: Turn) -> Tensor:
+        """Turn the query and key heads of the fused product, … (H+2G)·D; values stay."""
+        count = self.heads + self.groups
+        heads = fused.view(*fused.shape[:-1], -1, self.size)  # … H+2G D
+        turned = turn(heads[..., :count, :], angles)
+        return torch.cat([turned, heads[..., count:, :]], dim=-2).flatten(-2)
+
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, look: Look | RaggedLook) -> Tensor:
         dropout = self.dropout if self.training else 0.0
         if listening() and isinstance(look, Look):
             # Shown beside the run, not instead of it: the fast kernel still makes the output,
             # unless the listener puts other scores or weights there.
-            scores = attention_scores(q, k, scale=self.scale)
+            scores = attention_scores(q, k, scale=self.scale, bias=look.bias)
             patched_scores = tap(self, "scores", scores)
             weights = attention_weights(patched_scores, look)
             patched = tap(self, "weights", weights)

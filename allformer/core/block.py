@@ -14,6 +14,7 @@ from allformer.core.feed import FeedForward
 from allformer.core.layout import RaggedLook
 from allformer.core.masks import Look
 from allformer.core.norm import make_norm
+from allformer.core.rotary import Turn
 from allformer.core.taps import tap
 
 
@@ -41,10 +42,14 @@ class Layer(nn.Module):
         memory: Tensor | None = None,
         memory_look: Look | RaggedLook | None = None,
         cache: LayerCache | None = None,
+        angles: Turn | None = None,
     ) -> Tensor:
         """x … dim → the same shape, one layer further."""
         x = self._residual(
-            x, lambda h: self.attention(h, look, cache=cache), self.attention_norm, "attention"
+            x,
+            lambda h: self.attention(h, look, cache=cache, angles=angles),
+            self.attention_norm,
+            "attention",
         )
         if self.has_cross:
             assert memory_look is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,7 +17,15 @@ ACT: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,  # max(0, x)
     "gelu": F.gelu,  # x Φ(x)
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # OpenAI's first approximation
     "silu": F.silu,  # x σ(x)
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "mish": F.mish,
+    "relu2": lambda x: F.relu(x).square(),
+    "relu6": F.relu6,
+    "leaky_relu": F.leaky_relu,
+    "identity": lambda x: x,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from allformer.core.bucket import BucketTable
 from allformer.core.linear import Fused
 from allformer.core.position import LearnedPosition
 from allformer.core.stack import Embedding
@@ -24,7 +25,7 @@ def initialise(model: nn.Module) -> None:
                 nn.init.xavier_uniform_(module.part(name)[0])
         elif isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
-        elif isinstance(module, Embedding | LearnedPosition):
+        elif isinstance(module, Embedding | LearnedPosition | BucketTable):
             nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)

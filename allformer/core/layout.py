@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from allformer.core.masks import Look, causal_mask, combine, make_look, padding_mask
+from allformer import config
+from allformer.core.masks import (
+    Look,
+    causal_mask,
+    combine,
+    make_look,
+    padding_mask,
+    window_mask,
+)
 
 
 class Grid(NamedTuple):
@@ -29,9 +37,12 @@ class Grid(NamedTuple):
         """Cached tokens and new ones together: the number of keys."""
         return self.past + self.width
 
-    def positions(self, device: torch.device) -> Tensor:
-        """The number of each token in its own sentence: padding on the left does not count."""
-        if self.keep is None:
+    def positions(self, device: torch.device, count: str = "kept") -> Tensor:
+        """The number of each token in its own sentence: padding on the left does not count.
+
+        `count="all"`: padding counts too.
+        """
+        if self.keep is None or count == "all":
             return torch.arange(self.past, self.total, device=device)  # T
         counted = self.keep.long().cumsum(-1).sub(1).clamp_min(0)
         return counted[:, self.past :]  # R T
@@ -50,9 +61,9 @@ class Packed(NamedTuple):
         """The width of the grid: no row is longer."""
         return self.keep.shape[1]
 
-    def positions(self, device: torch.device) -> Tensor:
-        """The number of each token in its own sentence."""
-        return self.places
+    def positions(self, device: torch.device, count: str = "kept") -> Tensor:
+        """The number of each token in its own sentence; `count="all"`: in its row of the grid."""
+        return self.cells % self.total if count == "all" else self.places
 
     def to_grid(self, x: Tensor) -> Tensor:
         """N … → R T …, zeros where there is no token."""
@@ -127,11 +138,42 @@ class RaggedLook(NamedTuple):
 
 
 def self_look(
-    layout: Layout, causal: bool, device: torch.device, kernel: str = "fast"
+    layout: Layout,
+    causal: bool,
+    device: torch.device,
+    kernel: str = "fast",
+    mixer: config.Mixer | None = None,
+    bias: Tensor | None = None,
 ) -> Look | RaggedLook:
-    """What self-attention may see in this layout."""
+    """What self-attention may see in this layout; `bias` (1 H T S) lies on the grid."""
+    window = mixer if isinstance(mixer, config.Window) else None
     if isinstance(layout, Packed):
-        return _ragged_look(layout, layout, causal, kernel)
+        look = _ragged_look(layout, layout, causal, kernel)
+        if window is None and bias is None:
+            return look
+        # No kernel for ragged rows takes these: attention runs on the grid.
+        return look._replace(
+            dense=_narrow(look.dense or grid_look(look), layout, window, bias, device)
+        )
+    return _narrow(_grid_self_look(layout, causal, device, kernel), layout, window, bias, device)
+
+
+def _narrow(
+    look: Look,
+    layout: Layout,
+    window: config.Window | None,
+    bias: Tensor | None,
+    device: torch.device,
+) -> Look:
+    """The same looking within a window, and with a bias on the scores."""
+    width = layout.width if isinstance(layout, Grid) else layout.total
+    if window is not None:
+        band = window_mask(width, layout.total, window.left, window.right, device)
+        look = make_look(combine(band, look.mask), look.causal, look.kernel)
+    return look if bias is None else look.biased(bias)
+
+
+def _grid_self_look(layout: Grid, causal: bool, device: torch.device, kernel: str) -> Look:
     if layout.keep is None and (layout.past == 0 or layout.width == 1):
         return Look(causal=causal and layout.width > 1, kernel=kernel)
     if layout.keep is None:

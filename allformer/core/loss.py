@@ -34,6 +34,33 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Te
     )
 
 
+def class_loss(logits: Tensor, labels: Tensor, problem: str | None) -> Tensor:
+    """The loss of a classification head, by its problem; None: as the labels themselves tell."""
+    wide = widen(logits)
+    if problem is None:
+        if logits.shape[-1] == 1:
+            problem = "regression"
+        else:
+            whole = not labels.is_floating_point()
+            problem = f"{'single' if whole else 'multi'}_label_classification"
+    if problem == "regression":
+        return F.mse_loss(wide.squeeze(-1), labels.squeeze().view_as(wide.squeeze(-1)).to(wide))
+    if problem == "multi_label_classification":
+        return F.binary_cross_entropy_with_logits(wide, labels.to(wide))
+    return cross_entropy(logits, labels)
+
+
+def span_loss(starts: Tensor, ends: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """Mean cross-entropy of the two ends over positions, B T; ends beyond the text do not count."""
+    width = starts.shape[1]
+
+    def one(scores: Tensor, places: Tensor) -> Tensor:
+        places = places.flatten().clamp_min(0)
+        return cross_entropy(scores, places.masked_fill(places >= width, IGNORE))
+
+    return (one(starts, first) + one(ends, last)) / 2
+
+
 def linear_cross_entropy(
     hidden: Tensor,
     weight: Tensor,

@@ -10,17 +10,25 @@ Legend: B batch, S source length, T target length, N packed tokens, V vocabulary
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.cache import Cache
-from allformer.core.head import VocabHead
+from allformer.core.head import (
+    AnyHead,
+    Classifier,
+    Pooler,
+    Pretrainer,
+    SpanScores,
+    VocabHead,
+    make_head,
+)
 from allformer.core.init import initialise
 from allformer.core.layout import Grid, Layout, Packed, cross_look, pack
-from allformer.core.loss import IGNORE, cross_entropy
+from allformer.core.loss import IGNORE, class_loss, cross_entropy, span_loss
 from allformer.core.stack import TokenStack
 from allformer.core.taps import listening, tap
 from allformer.errors import ConfigError
@@ -31,9 +39,19 @@ class Output:
     """What a model call gives back; what does not apply is None."""
 
     last_hidden_state: Tensor | None = None  # B T dim
-    logits: Tensor | None = None  # B T V
+    logits: Tensor | None = None  # B T V, B T labels or B labels
     loss: Tensor | None = None
     encoder_last_hidden_state: Tensor | None = None  # B S dim
+    pooler_output: Tensor | None = None  # B dim
+    start_logits: Tensor | None = None  # B T
+    end_logits: Tensor | None = None  # B T
+    prediction_logits: Tensor | None = None  # B T V, of BERT's pair of heads
+    seq_relationship_logits: Tensor | None = None  # B 2
+
+    @property
+    def sop_logits(self) -> Tensor | None:
+        """ALBERT's name for the second of the pair: sentence order."""
+        return self.seq_relationship_logits
 
 
 C = TypeVar("C", config.EncoderDecoder, config.EncoderOnly, config.DecoderOnly)
@@ -47,44 +65,110 @@ class Model(nn.Module, Generic[C]):
     def __init__(self, model: C) -> None:
         super().__init__()
         self.config: C = model
-        self.head: VocabHead | None = None
+        self.head: AnyHead | None = None
+        self.origin: Any = None  # where it was loaded from: `families.family.Origin`
+        self.fates: dict[str, str] = {}  # what became of each key of its file
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parameters()).device
 
+    @property
+    def vocab_head(self) -> VocabHead:
+        """The head over the vocabulary; an error that says how to get one."""
+        if isinstance(self.head, VocabHead):
+            return self.head
+        head = "None" if self.head is None else type(self.config.head).__name__
+        raise ConfigError(
+            f"{type(self.config).__name__}.head={head} gives no logits over the vocabulary; "
+            f"build it with LMHead()"
+        )
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states → scores over the vocabulary."""
-        if self.head is None:
-            raise ConfigError(
-                f"{type(self.config).__name__}.head=None gives no logits; build it with LMHead()"
-            )
-        return tap(self.head, "logits", self.head(hidden))
+        head = self.vocab_head
+        return tap(head, "logits", head(hidden))
 
-    def _finish(self, hidden: Tensor, layout: Layout, labels: Tensor | None) -> Output:
-        """Head, loss, and back to the caller's grid."""
-        logits = None if self.head is None else self.logits(hidden)
-        if isinstance(layout, Packed):
-            hidden = layout.to_grid(hidden)
-            logits = None if logits is None else layout.to_grid(logits)
-        loss = None
-        if labels is not None:
-            if logits is None:
-                self.logits(hidden)  # raises, and says how to get a head
-            assert logits is not None
-            loss = cross_entropy(logits, labels)
-        return Output(hidden, logits, loss)
+    def generate(self, input_ids: Tensor | None = None, **options: Any) -> Any:
+        """Ids that go on from `input_ids`: `model.generate(ids, max_new_tokens=20, num_beams=4)`.
+
+        The arguments are those of `allformer.generate.generate`, with transformers' names.
+        """
+        # The one import that points up: a word for the user, which nothing in the core calls.
+        from allformer.generate.generate import generate
+
+        return generate(self, input_ids, **options)
+
+    def _finish(
+        self,
+        hidden: Tensor,
+        layout: Layout,
+        labels: Tensor | None,
+        ids: Tensor | None = None,
+        pooled: Tensor | None = None,
+        spans: tuple[Tensor | None, Tensor | None] = (None, None),
+        pair: Tensor | None = None,
+    ) -> Output:
+        """Head, loss, and back to the caller's grid; `ids` are the grid's, for finding tokens."""
+
+        def grid(x: Tensor) -> Tensor:
+            return layout.to_grid(x) if isinstance(layout, Packed) else x
+
+        head = self.head
+        out = Output(grid(hidden), pooler_output=pooled)
+        if isinstance(head, VocabHead):
+            out.logits = grid(self.logits(hidden))
+            out.loss = None if labels is None else cross_entropy(out.logits, labels)
+        elif isinstance(head, Classifier):
+            out.logits = self._classify(head, hidden, grid, ids, pooled)
+            if labels is not None and head.config.at == "token":
+                out.loss = cross_entropy(out.logits, labels)
+            elif labels is not None:
+                out.loss = class_loss(out.logits, labels, head.config.problem)
+        elif isinstance(head, SpanScores):
+            out.start_logits, out.end_logits = grid(head(hidden)).unbind(-1)
+            first, last = spans
+            if first is not None and last is not None:
+                out.loss = span_loss(out.start_logits, out.end_logits, first, last)
+        elif isinstance(head, Pretrainer):
+            assert pooled is not None  # the config refuses it
+            out.prediction_logits = grid(tap(head.words, "logits", head.words(hidden)))
+            out.seq_relationship_logits = head.pair(pooled)
+            if labels is not None and pair is not None:
+                out.loss = cross_entropy(out.prediction_logits, labels)
+                out.loss = out.loss + cross_entropy(out.seq_relationship_logits, pair)
+        elif labels is not None:
+            self.vocab_head  # noqa: B018  (raises, and says how to get a head)
+        return out
+
+    def _classify(
+        self, head: Classifier, hidden: Tensor, grid: Any, ids: Tensor | None, pooled: Tensor | None
+    ) -> Tensor:
+        if head.config.at == "token":
+            out: Tensor = grid(head(hidden))
+            return out
+        if head.config.at != "pool":
+            assert ids is not None
+            pooled = head.pick(grid(hidden), ids, self._tokens())
+        scores: Tensor = head(pooled)
+        return scores
+
+    def _tokens(self) -> config.Tokens:
+        """The vocabulary that the head's texts are written in."""
+        if isinstance(self.config, config.DecoderOnly):
+            return self.config.decoder.source
+        return self.config.encoder.source
 
 
-def _lay_out(ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Layout]:
+def _lay_out(ids: Tensor, mask: Tensor | None, whole: bool = False) -> tuple[Tensor, Layout]:
     """Leave the padding out where that is possible: the numbers are the same, the work is less.
 
     A trace shows the grid that the caller gave; a compiled graph cannot have a size that depends
-    on the mask's values.
+    on the mask's values. `whole` keeps the grid.
     """
     rows, width = ids.shape
-    if mask is None or listening() or torch.compiler.is_compiling():
+    if mask is None or whole or listening() or torch.compiler.is_compiling():
         return ids, Grid(rows, width, None if mask is None else mask.bool())
     keep = mask.bool()
     if bool(keep.all()):
@@ -101,8 +185,7 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         self.encoder = TokenStack(model.encoder, "encoder")
         shared = self.encoder.embedding if model.shared else None
         self.decoder = TokenStack(model.decoder, "decoder", shared)
-        if model.head is not None:
-            self.head = VocabHead(model.head, self.decoder.embedding)
+        self.head = make_head(model.head, self.decoder.embedding, model.decoder.dim)
 
     def forward(
         self,
@@ -112,22 +195,30 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         decoder_attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         *,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
     ) -> Output:
-        """input_ids B S, decoder_input_ids B T (or labels, which are shifted) → logits B T V."""
+        """input_ids B S, decoder_input_ids B T (or labels, which are shifted) → logits B T V.
+
+        With a head that classifies or finds answers, the decoder reads the input again (BART).
+        """
         if decoder_input_ids is None:
-            if labels is None:
+            again = isinstance(self.head, Classifier | SpanScores)
+            if labels is None and not again:
                 raise ConfigError(
                     "decoder_input_ids=None and labels=None: the decoder has nothing to read; "
-                    "give one of them, or use allformer.generate"
+                    "give one of them, or use model.generate"
                 )
-            decoder_input_ids = self.shift_right(labels)
+            assert labels is not None or again
+            decoder_input_ids = self.shift_right(input_ids if again or labels is None else labels)
         memory = self.encode(input_ids, attention_mask, dtype=dtype, kernel=kernel)
         hidden, layout = self._decode_grid(
             decoder_input_ids, decoder_attention_mask, memory, attention_mask, dtype, kernel
         )
-        out = self._finish(hidden, layout, labels)
+        spans = (start_positions, end_positions)
+        out = self._finish(hidden, layout, labels, input_ids, spans=spans)
         out.encoder_last_hidden_state = memory
         return out
 
@@ -209,22 +300,24 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         hidden = self.decoder(
             target_ids, target_layout, memory=memory, memory_look=look, dtype=dtype
         )
-        if self.head is None:
-            self.logits(hidden)  # raises, and says how to get a head
-        assert self.head is not None
-        return self.head.loss(hidden.flatten(0, -2), labels.flatten(), smoothing)
+        return self.vocab_head.loss(hidden.flatten(0, -2), labels.flatten(), smoothing)
 
     def shift_right(self, labels: Tensor) -> Tensor:
         """What the decoder reads while it predicts `labels`: the start token, then labels[:-1]."""
-        tokens = self.config.decoder.source
-        if tokens.bos_id is None or tokens.pad_id is None:
+        start, pad = self.config.start, self.config.decoder.source.pad_id
+        if pad is None or (start is None and not self.config.start_last):
             raise ConfigError(
                 "Tokens.bos_id and Tokens.pad_id are needed to shift labels; "
                 "set them in the decoder's Tokens, or give decoder_input_ids"
             )
+        labels = labels.masked_fill(labels == IGNORE, pad)
         shifted = labels.roll(1, dims=-1)
-        shifted[..., 0] = tokens.bos_id
-        return shifted.masked_fill(shifted == IGNORE, tokens.pad_id)
+        if self.config.start_last:  # mBART: the language code that ends the labels comes first
+            last = (labels != pad).sum(-1, keepdim=True) - 1
+            shifted[..., :1] = labels.gather(-1, last)
+        elif start is not None:
+            shifted[..., 0] = start
+        return shifted
 
 
 class EncoderOnlyModel(Model[config.EncoderOnly]):
@@ -233,24 +326,54 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
     def __init__(self, model: config.EncoderOnly) -> None:
         super().__init__(model)
         self.encoder = TokenStack(model.encoder, "encoder")
-        if model.head is not None:
-            self.head = VocabHead(model.head, self.encoder.embedding)
+        self.pool = None if model.pool is None else Pooler(model.pool, model.encoder.dim)
+        self.head = make_head(model.head, self.encoder.embedding, model.encoder.dim)
 
     def forward(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         *,
         position_ids: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        next_sentence_label: Tensor | None = None,
+        sentence_order_label: Tensor | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
     ) -> Output:
-        """input_ids B T → last_hidden_state B T dim, logits B T V; labels are not shifted."""
-        ids, layout = _lay_out(input_ids, attention_mask)
-        where = _lay_out_positions(position_ids, layout)
-        hidden = self.encoder(ids, layout, dtype=dtype, kernel=kernel, position_ids=where)
-        return self._finish(hidden, layout, labels)
+        """input_ids B T → last_hidden_state B T dim and what the head gives.
+
+        `labels` are not shifted: B T for tokens (−100 ignored), B for the sequence.
+        """
+        whole = start_positions is not None or self._reads_padding(attention_mask)
+        ids, layout = _lay_out(input_ids, attention_mask, whole)
+        if isinstance(layout, Packed):
+            layout = self.encoder.numbered(layout, input_ids)
+        hidden = self.encoder(
+            ids,
+            layout,
+            dtype=dtype,
+            kernel=kernel,
+            position_ids=_lay_out_more(position_ids, layout),
+            token_type_ids=_lay_out_more(token_type_ids, layout),
+        )
+        pooled = None
+        if self.pool is not None:
+            grid = layout.to_grid(hidden) if isinstance(layout, Packed) else hidden
+            pooled = self.pool(grid)
+        pair = next_sentence_label if sentence_order_label is None else sentence_order_label
+        spans = (start_positions, end_positions)
+        return self._finish(hidden, layout, labels, input_ids, pooled, spans, pair)
+
+    def _reads_padding(self, mask: Tensor | None) -> bool:
+        """Whether a head reads the first column where it is padding: then that is computed too."""
+        if mask is None or torch.compiler.is_compiling():
+            return False
+        first = isinstance(self.head, Classifier) and self.head.config.at == "first"
+        return (first or self.pool is not None) and not bool(mask[:, 0].all())
 
 
 class DecoderOnlyModel(Model[config.DecoderOnly]):
@@ -259,8 +382,7 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
     def __init__(self, model: config.DecoderOnly) -> None:
         super().__init__(model)
         self.decoder = TokenStack(model.decoder, "decoder")
-        if model.head is not None:
-            self.head = VocabHead(model.head, self.decoder.embedding)
+        self.head = make_head(model.head, self.decoder.embedding, model.decoder.dim)
 
     def forward(
         self,
@@ -269,6 +391,8 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         labels: Tensor | None = None,
         *,
         position_ids: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
         cache: Cache | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
@@ -278,7 +402,7 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         With a cache, `attention_mask` covers cached and new tokens together.
         """
         if cache is None:
-            ids, layout = _lay_out(input_ids, attention_mask)
+            ids, layout = _lay_out(input_ids, attention_mask, start_positions is not None)
         else:
             rows, width = input_ids.shape
             keep = None if attention_mask is None else attention_mask.bool()
@@ -288,21 +412,23 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
                     f"in the cache and {width} new ones; give a mask over all of them"
                 )
             ids, layout = input_ids, Grid(rows, width, keep, cache.length)
-        where = _lay_out_positions(position_ids, layout)
+        where = _lay_out_more(position_ids, layout)
         hidden = self.decoder(
             ids, layout, cache=cache, dtype=dtype, kernel=kernel, position_ids=where
         )
-        if labels is not None:
+        if labels is not None and isinstance(self.head, VocabHead):
             labels = torch.cat([labels[:, 1:], labels.new_full((labels.shape[0], 1), IGNORE)], 1)
             if attention_mask is not None:  # left padding does not predict the first token
                 labels = labels.masked_fill(attention_mask[:, -labels.shape[1] :] == 0, IGNORE)
-        return self._finish(hidden, layout, labels)
+        spans = (start_positions, end_positions)
+        return self._finish(hidden, layout, labels, input_ids, spans=spans)
 
 
-def _lay_out_positions(position_ids: Tensor | None, layout: Layout) -> Tensor | None:
-    if position_ids is None or isinstance(layout, Grid):
-        return position_ids
-    return layout.to_packed(position_ids.expand(layout.keep.shape))
+def _lay_out_more(ids: Tensor | None, layout: Layout) -> Tensor | None:
+    """Positions or token types in the layout of the ids."""
+    if ids is None or isinstance(layout, Grid):
+        return ids
+    return layout.to_packed(ids.expand(layout.keep.shape))
 
 
 AnyModel = EncoderDecoderModel | EncoderOnlyModel | DecoderOnlyModel

@@ -70,17 +70,26 @@ class LearnedPosition(nn.Module):
 
     def __init__(self, position: config.Learned, dim: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(position.length, dim))
+        self.config = position
+        self.weight = nn.Parameter(torch.empty(position.offset + position.length, dim))
 
     def forward(self, positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
         """`positions` (any shape, each below `width`) → their vectors in `dtype`."""
-        length = self.weight.shape[0]
+        length = self.config.length
+        if width > length and not torch.compiler.is_compiling():
+            width = int(positions.max()) + 1  # much of a wide grid may be padding
         if width > length:
             raise LengthError(
                 f"a sequence of {width} tokens is longer than the model's Learned.length={length}; "
                 f"shorten or split it, or use a model with Sinusoidal positions"
             )
-        return self.weight[positions].to(dtype)
+        return self.weight[positions + self.config.offset].to(dtype)
+
+
+def count_ids(ids: Tensor, pad_id: int) -> Tensor:
+    """RoBERTa's numbering, B T: 0, 1, … over the tokens that are not padding; padding has −1."""
+    real = (ids != pad_id).long()
+    return real.cumsum(-1) * real - 1
 
 
 def make_position(position: config.Position, dim: int) -> SinusoidalPosition | LearnedPosition:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 Listener = Callable[[str, Tensor], Tensor | None]
 _listener: Listener | None = None
+_renamed: tuple[str, str] | None = None
 
 
 class Named(Protocol):
@@ -35,8 +36,22 @@ def tap(owner: Named, step: str, x: Tensor) -> Tensor:
     """Offer `x` under the name `owner.path.step`; returns `x`, or what the listener puts there."""
     if _listener is None:
         return x
-    patched = _listener(f"{owner.path}.{step}" if owner.path else step, x)
+    name = f"{owner.path}.{step}" if owner.path else step
+    if _renamed is not None:
+        name = name.replace(*_renamed, 1)
+    patched = _listener(name, x)
     return x if patched is None else patched
+
+
+@contextmanager
+def speaking_as(module: Named, path: str) -> Iterator[None]:
+    """Inside the block, `module` speaks under another path: shared layers run at several depths."""
+    global _renamed
+    before, _renamed = _renamed, (f"{module.path}.", f"{path}.")
+    try:
+        yield
+    finally:
+        _renamed = before
 
 
 @contextmanager

@@ -190,7 +190,7 @@ def _output(column: Column, model: config.EncoderDecoder) -> None:
     dim, vocab = model.decoder.dim, model.decoder.source.vocab
     leave = (ARROW,) if model.decoder.final_norm else TO_OUTSIDE
     column.arrow(_width("T", dim), *leave)
-    if model.head is None:
+    if not isinstance(model.head, config.LMHead):
         column.text(word("diagram.hidden"), column.y - 6, "name")
         column.y -= 20
         return

@@ -1,4 +1,4 @@
-"""Families: presets over the one core. A family is a file here and an entry in `PRESETS`."""
+"""Families: configs and weight maps over the one core. A family is a file here and a line below."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Callable
 
 from allformer import config
 from allformer.errors import ConfigError
-from allformer.families import original
+from allformer.families import gpt2, llama, original
+from allformer.families.family import Family
 
-PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS}
+FAMILIES: dict[str, Family] = {family.name: family for family in (gpt2.FAMILY, llama.FAMILY)}
+PRESETS: dict[str, Callable[[], config.Model]] = dict(original.PRESETS)
+for _family in FAMILIES.values():
+    PRESETS.update(_family.presets)
 
 
 def presets() -> list[str]:

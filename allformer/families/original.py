@@ -50,7 +50,7 @@ def transformer(
     attention = Attention(heads, dropout=attention_dropout)
     block = Block(
         attention,
-        Feed(feed, act=act, dropout=feed_dropout),  # type: ignore[arg-type]
+        Feed(feed, act=act, dropout=feed_dropout),
         norm_at=norm_at,  # type: ignore[arg-type]
         dropout=dropout,
     )

@@ -1,0 +1,127 @@
+"""`load`: a model from a Hugging Face directory, a hub id, or a directory of our own.
+
+    model = load("path/to/bert")                       # config.json + safetensors
+    model = load("openai-community/gpt2", device="cuda", dtype=torch.bfloat16)
+
+Nothing that a file says is executed: safetensors, or `.bin` through torch's weights-only reader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from allformer.checkpoint.files import TensorFiles, open_tensors
+from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.transfer import load_weights, own_state
+from allformer.config import from_dict
+from allformer.core.model import AnyModel, build
+from allformer.errors import CheckpointError, ConfigError
+from allformer.families import FAMILIES
+from allformer.families.dialect import file_keys, read_config
+from allformer.families.family import Family, Origin
+from allformer.families.weights import Ignored, Op, Renamed, Same, WeightMap
+
+
+def load(
+    path: str | Path,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    architecture: str | None = None,
+    ignore: Iterable[str] = (),
+) -> AnyModel:
+    """The model in a directory (or of a hub id), in eval mode: `load("bert-base-uncased")`.
+
+    Weights keep the dtype of their file unless `dtype` is given, and go straight to `device`
+    ("meta": shapes alone, every key checked). `architecture` takes another head than config.json
+    names, e.g. "BertModel" for the bare model. `ignore` names fields of config.json to overlook.
+    """
+    directory = find_checkpoint(path)
+    raw = read_json(directory / "config.json")
+    if "is" in raw:
+        return _load_own(directory, raw, device, dtype)
+    files = open_tensors(directory)
+    family_keys = set(files)
+    model_config, origin = read_config(
+        raw, _with_prefix(family_keys), architecture=architecture, ignore=ignore
+    )
+    model = build(model_config, device="meta")
+    family = FAMILIES[origin.family]
+    ops = family.weights(model_config, origin.architecture)
+    ops = [*_bridge(family, ops, files, architecture is not None), *ops]
+    model.fates = load_weights(model, ops, files, device=device, dtype=dtype)
+    model.origin = origin
+    return model.eval()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a checkpoint, or an error that names the file."""
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path.parent} has no {path.name}; give a directory with config.json and weights"
+        )
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is not JSON ({error}); download it again") from None
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path} holds no JSON object; download it again")
+    return raw
+
+
+def own_map(model: torch.nn.Module) -> WeightMap:
+    """Our own files have our own names."""
+    return [Same(name, name) for name in own_state(model)]
+
+
+def _load_own(
+    directory: Path, raw: dict[str, Any], device: torch.device | str, dtype: torch.dtype | None
+) -> AnyModel:
+    try:
+        model = build(from_dict(raw), device="meta")
+    except ConfigError as error:
+        raise CheckpointError(f"{directory / 'config.json'}: {error}") from None
+    files = open_tensors(directory)
+    model.fates = load_weights(model, own_map(model), files, device=device, dtype=dtype)
+    return model.eval()
+
+
+def _with_prefix(keys: set[str]) -> set[str]:
+    """The names with and without their first part, for readers that look for one."""
+    return keys | {key.split(".", 1)[-1] for key in keys}
+
+
+def _bridge(family: Family, ops: WeightMap, files: TensorFiles, chosen: bool) -> list[Op]:
+    """Between a base model's names and those within a model with a head.
+
+    Some published files of a model with a head leave the prefix out (GPT-2); a bare model may be
+    wanted of a file with a head, if the user has chosen so: then the head's tensors stay behind.
+    """
+    prefix, ours = family.prefix, file_keys(ops)
+    if not prefix or set(files) & ours == ours:
+        return []
+    needs = any(key.startswith(prefix) for key in ours)
+    has = any(key.startswith(prefix) for key in files)
+    dot = prefix.replace(".", r"\.")
+    bridge: list[Op] = []
+    if needs and not has:
+        base = [key for key in files if prefix + key in ours]
+        bridge = [Renamed(rf"^{key.replace('.', chr(92) + '.')}$", prefix + key) for key in base]
+    elif has and not needs:
+        bridge = [Renamed(rf"^{dot}", "")]
+    if chosen:
+        bridge.append(Ignored(_others(ours, files, prefix), "of a head that was not asked for"))
+    return bridge
+
+
+def _others(ours: set[str], files: TensorFiles, prefix: str) -> str:
+    import re
+
+    names = {key.removeprefix(prefix) for key in ours}
+    strangers = [k for k in files if k.removeprefix(prefix) not in names and not k.startswith(prefix)]
+    return "|".join(map(re.escape, strangers)) or r"(?!)"

@@ -1,0 +1,139 @@
+"""Between config.json and the config tree, for whichever family it is.
+
+    model, origin = read_config(raw, keys)       # keys: the names in the weight files
+    raw, origin = write_config(model)            # the family that can say it, checked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from allformer import config
+from allformer.errors import CheckpointError, ConfigError
+from allformer.families import FAMILIES
+from allformer.families.family import Family, NotThisFamily, Origin, architecture_of, head_kind
+from allformer.families.fields import Fields
+from allformer.families.pieces import write_labels
+from allformer.families.weights import WeightMap
+
+
+def find_family(raw: Mapping[str, Any]) -> Family:
+    """The family that `model_type` names; older files name only their architecture."""
+    kind = raw.get("model_type")
+    if kind is None:
+        named = (raw.get("architectures") or [None])[0]
+        for family in FAMILIES.values():
+            if named in family.architectures:
+                return family
+    if kind not in FAMILIES:
+        raise CheckpointError(
+            f"config.json has model_type={kind!r}, which is no family that allformer knows; "
+            f"known are {', '.join(sorted(FAMILIES))}"
+        )
+    return FAMILIES[kind]
+
+
+def read_config(
+    raw: Mapping[str, Any],
+    keys: Collection[str] = (),
+    *,
+    architecture: str | None = None,
+    ignore: Iterable[str] = (),
+) -> tuple[config.Model, Origin]:
+    """The tree that a config.json means, and what is needed to write it back."""
+    family = find_family(raw)
+    if architecture is not None:
+        raw = {**raw, "architectures": [architecture]}
+    name = architecture_of(raw, family)
+    fields = Fields(raw, family.name, ignore)
+    fields.must("quantization_config")
+    fields.must("auto_map")
+    try:
+        model = family.read(fields, name, keys)
+    except ConfigError as error:
+        raise CheckpointError(f"config.json does not fit a {family.name} model: {error}") from None
+    except (TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"config.json has a field of the wrong type for a {family.name} model ({error})"
+        ) from error
+    extras = fields.close()
+    return model, Origin(family.name, name, extras)
+
+
+def write_config(
+    model: config.Model, origin: Origin | None = None, family: str | None = None
+) -> tuple[dict[str, Any], Origin]:
+    """The config.json of the family that can say this tree; reading it gives the tree again.
+
+    A family that is named is the only one tried; else that of the origin comes first.
+    """
+    if family is not None and family not in FAMILIES:
+        raise CheckpointError(f"family={family!r} is not known; try {', '.join(sorted(FAMILIES))}")
+    first = [family] if family else [origin.family] if origin else []
+    names = first if family else dict.fromkeys([*first, *FAMILIES])
+    why: dict[str, str] = {}
+    for name in names:
+        try:
+            return _write_as(model, FAMILIES[name], origin)
+        except NotThisFamily as error:
+            why[name] = str(error)
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items())
+    raise CheckpointError(f"no family of transformers can say this model ({reasons})")
+
+
+def _write_as(
+    model: config.Model, family: Family, origin: Origin | None
+) -> tuple[dict[str, Any], Origin]:
+    known = origin if origin is not None and origin.family == family.name else None
+    kind = head_kind(model)
+    fitting = [a for a, head in family.architectures.items() if head == kind]
+    if known is not None and known.architecture in fitting:
+        fitting.insert(0, known.architecture)
+    if not fitting:
+        raise NotThisFamily(f"has no architecture with the head {type(model.head).__name__}")
+    written = family.write(model)
+    extras = {} if known is None else known.extras
+    fixed = {"architectures": fitting[:1], "model_type": family.name}
+    raw = {**written, **write_labels(model.head), **_kept(extras, written), **fixed}
+    keys = file_keys(family.weights(model, fitting[0]))
+    again, _ = read_config(raw, keys)
+    if family.same(again) != family.same(model):
+        raise NotThisFamily(f"cannot say it: it would read {_difference(model, again)}")
+    return raw, Origin(family.name, fitting[0], extras)
+
+
+def _kept(extras: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that change nothing, as they were; a list of ends stays a list."""
+    labels = ("id2label", "label2id", "problem_type", "num_labels", "_num_labels")
+    return {
+        name: value
+        for name, value in extras.items()
+        if name not in labels and (name not in written or isinstance(value, list))
+    }
+
+
+def file_keys(ops: WeightMap) -> set[str]:
+    """The names that a weight map writes."""
+    keys: set[str] = set()
+    for op in ops:
+        theirs = getattr(op, "theirs", None)
+        names = theirs if isinstance(theirs, tuple) else (theirs,)
+        if hasattr(op, "ours"):
+            keys.update(getattr(name, "theirs", name) for name in names if name is not None)
+    return keys
+
+
+def _difference(ours: Any, theirs: Any, where: str = "") -> str:
+    """The first slot in which two trees differ."""
+    if type(ours) is not type(theirs) or not hasattr(ours, "__dataclass_fields__"):
+        return f"{where.lstrip('.')}={theirs!r} for {ours!r}"
+    for name in ours.__dataclass_fields__:
+        a, b = getattr(ours, name), getattr(theirs, name)
+        if name == "blocks" and len(a) == len(b):
+            for i, (x, y) in enumerate(zip(a, b, strict=True)):
+                if x != y:
+                    return _difference(x, y, f"{where}.blocks[{i}]")
+        if a != b:
+            return _difference(a, b, f"{where}.{name}")
+    return "the same"

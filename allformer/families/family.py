@@ -1,0 +1,83 @@
+"""What a family is: presets, a reader and a writer of its config.json, and a weight map.
+
+    FAMILY = Family("llama", PRESETS, ARCHITECTURES, read, write, weights)
+
+`read(fields, architecture, keys)` gives the config tree; `keys` are the names in the weight files,
+for facts that config.json leaves open (is there a pooler?). `write(model)` is its inverse and
+raises `NotThisFamily` where the tree is not one of this family's. `weights(model, architecture)`
+is the map of its tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from allformer import config
+from allformer.errors import CheckpointError
+from allformer.families.fields import Fields
+from allformer.families.weights import WeightMap
+
+
+class NotThisFamily(Exception):
+    """The tree cannot be said in this family's config.json; the message says why."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family; see the top of this file. `architectures` maps transformers' class names to the
+    kind of head (`head_kind`); the first of a kind is the one that is written."""
+
+    name: str
+    presets: Mapping[str, Callable[[], config.Model]]
+    architectures: Mapping[str, str]
+    read: Callable[[Fields, str, Collection[str]], config.Model]
+    write: Callable[[Any], dict[str, Any]]
+    weights: Callable[[Any, str], WeightMap]
+    prefix: str = ""  # the base model's name within a model with a head
+    same: Callable[[Any], Any] = lambda model: model  # the tree without what no file can say
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model comes from, for writing it back: family, class name, fields that change
+    nothing."""
+
+    family: str
+    architecture: str
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+def head_kind(model: config.Model) -> str:
+    """bare, words, class, token, span or pretrain."""
+    head = model.head
+    if isinstance(head, config.ClassHead):
+        return "token" if head.at == "token" else "class"
+    kinds = {config.LMHead: "words", config.SpanHead: "span", config.PretrainHead: "pretrain"}
+    return "bare" if head is None else kinds[type(head)]
+
+
+def architecture_of(raw: Mapping[str, Any], family: Family) -> str:
+    """The class that config.json names; the bare model where it names none."""
+    named = (raw.get("architectures") or [next(iter(family.architectures))])[0]
+    if named not in family.architectures:
+        known = ", ".join(family.architectures)
+        raise CheckpointError(
+            f"config.json has architectures={[named]}, which is not supported for "
+            f"model_type={family.name!r}; supported are {known}"
+        )
+    return str(named)
+
+
+def expect(condition: bool, why: str) -> None:
+    """In a writer: this family cannot say that."""
+    if not condition:
+        raise NotThisFamily(why)
+
+
+def one(values: Collection[Any], what: str) -> Any:
+    """The single value that all layers share; a family cannot say more."""
+    different = set(values)
+    expect(len(different) == 1, f"its layers differ in {what}")
+    return different.pop()
