@@ -1,0 +1,115 @@
+"""A tensor that lies in a file (or in memory), not yet read."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from allformer.errors import CheckpointError
+
+
+def as_bytes(x: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor (numpy has no bf16, so as uint8), not copied."""
+    flat: Any = x.detach().view(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
+
+
+class Source:
+    """An open file. It stays the same file when another takes over its name."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+        self.path = path
+        self._lock = threading.Lock()
+        self.close = weakref.finalize(self, os.close, self.handle)
+
+    def read_into(self, out: Tensor, offset: int, what: str) -> None:
+        """Fill a contiguous CPU tensor with the bytes at `offset`; threads may do so at once."""
+        if not out.numel():
+            return
+        rest = as_bytes(out)
+        while rest:
+            try:
+                count = self._read(rest, offset)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{self.path} cannot be read at {what}: {error.strerror}; copy it again"
+                ) from None
+            if not count:
+                raise CheckpointError(
+                    f"{self.path} ends in the middle of {what}: it was cut off while open; "
+                    f"download or copy it again"
+                )
+            offset += count
+            rest = rest[count:]
+
+    def _read(self, out: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self.handle, [out], offset)
+        with self._lock:  # Windows
+            os.lseek(self.handle, offset, os.SEEK_SET)
+            data = os.read(self.handle, min(len(out), 1 << 24))
+            out[: len(data)] = data
+            return len(data)
+
+
+@dataclass(frozen=True)
+class InFile:
+    """A tensor whose elements lie in order from byte `offset` of a file."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    source: Source
+    offset: int
+
+    @property
+    def file(self) -> Path:
+        return self.source.path
+
+    def read_into(self, out: Tensor, first: int = 0) -> None:
+        """Fill `out` (contiguous, CPU, this dtype) with the elements from `first` on."""
+        self.source.read_into(out, self.offset + first * self.dtype.itemsize, self.name)
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A tensor that is there already, under the name that a file would give it."""
+
+    name: str
+    tensor: Tensor
+    file: Path
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
+    def read_into(self, out: Tensor, first: int = 0) -> None:
+        """Fill `out` with the elements from `first` on."""
+        flat = self.tensor.detach().reshape(-1)
+        out.view(-1).copy_(flat[first : first + out.numel()])
+
+
+Stored = InFile | InMemory
+
+
+def read_whole(stored: Stored) -> Tensor:
+    """The tensor itself, for small ones."""
+    out = torch.empty(stored.shape, dtype=stored.dtype)
+    stored.read_into(out)
+    return out

@@ -1,0 +1,197 @@
+"""Weights between a model and its files, through a weight map.
+
+    fates = load_weights(build(config, device="meta"), ops, open_tensors(path), device="cpu")
+    save_weights(model, ops, path)
+
+Tensors are read into memory of their own, not mapped: a map breaks (or changes the weights) when
+somebody writes to the file later, and its pages are counted as resident beside any copy. So
+loading needs the weights once, plus a buffer of `CHUNK` bytes a thread where something is
+converted on the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from allformer.checkpoint.account import FLOATS, Plan, account, check_map
+from allformer.checkpoint.chunks import CHUNK, chunks
+from allformer.checkpoint.files import TensorFiles
+from allformer.checkpoint.shards import Outgoing, write_checkpoint
+from allformer.checkpoint.stored import Stored, read_whole
+from allformer.errors import CheckpointError
+from allformer.families.weights import Derived, Part, Weight, WeightMap
+
+READERS = 4
+SHARD = 50 * 10**9  # bytes, as transformers 5 splits
+
+
+def own_state(model: nn.Module) -> dict[str, Tensor]:
+    """A model's parameters and stored buffers; a shared one once, under its first name."""
+    state: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            state[name] = tensor
+    return state
+
+
+@torch.no_grad()
+def load_weights(
+    model: nn.Module,
+    ops: WeightMap,
+    files: TensorFiles,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> dict[str, str]:
+    """Give a model (built on "meta") its weights, all or nothing; returns each key's fate.
+
+    The dtypes are the file's unless `dtype` is given. On an error the model is as it was. On
+    "meta" the keys are accounted for and nothing is loaded.
+    """
+    device = torch.device(device)
+    state = own_state(model)
+    plan = account(state, ops, files, dtype)
+    if device.type == "meta":
+        return plan.fates
+    for second, first in plan.ties:
+        check_tied(second, first, files)
+    for op, stored in plan.derived:
+        check_derived(op, stored)
+    loaded = {
+        name: torch.empty(state[name].shape, dtype=plan.dtypes[name], device=device)
+        for name in state
+    }
+    weights = [op for op in ops if isinstance(op, Weight)]
+    _fill(plan, weights, loaded)
+    put(model, {id(state[name]): loaded[name] for name in state})
+    return plan.fates
+
+
+def _fill(plan: Plan, weights: list[Weight], loaded: dict[str, Tensor]) -> None:
+    jobs: list[tuple[Stored, Part]] = []
+    for op in weights:
+        if op.ours in plan.constant:
+            loaded[op.ours].fill_(plan.constant[op.ours])
+        else:
+            jobs += zip(plan.sources[op.ours], op.parts(loaded[op.ours]), strict=True)
+    jobs.sort(key=lambda job: (str(job[0].file), job[0].offset))  # as it lies on the disk
+    with ThreadPoolExecutor(READERS) as pool:
+        done = [pool.submit(copy_in, stored, part.view) for stored, part in jobs]
+        try:
+            for future in done:
+                future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+@torch.no_grad()
+def copy_in(stored: Stored, view: Tensor) -> None:
+    """Fill a view of one of our tensors, straight from the file where nothing changes."""
+    if view.is_contiguous() and view.dtype == stored.dtype and view.device.type == "cpu":
+        stored.read_into(view)
+        return
+    for first, rows in chunks(view):
+        buffer = torch.empty(rows.shape, dtype=stored.dtype)
+        stored.read_into(buffer, first)
+        rows.copy_(buffer)
+
+
+def check_tied(second: Stored, first: Stored, files: TensorFiles) -> None:
+    """Two names of one tensor must hold the same bytes."""
+    same = second.shape == first.shape and second.dtype == first.dtype
+    if same:
+        size = max(1, CHUNK // first.dtype.itemsize)
+        total = math.prod(first.shape)
+        for at in range(0, total, size):
+            a, b = torch.empty(2, min(size, total - at), dtype=first.dtype)
+            first.read_into(a, at)
+            second.read_into(b, at)
+            same = same and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    if not same:
+        raise CheckpointError(
+            f"{files.where}: {second.name} differs from {first.name}, but the config says that "
+            f"they are one tensor: the checkpoint is untied; set tie_word_embeddings to false in "
+            f"config.json, or remove {second.name} if it is a leftover"
+        )
+
+
+def check_derived(op: Derived, stored: Stored) -> None:
+    """A stored constant must be what the config makes of it."""
+    wanted = op.make()
+    found = read_whole(stored)
+    if found.shape != wanted.shape:
+        fault = f"has shape {list(found.shape)}, not {list(wanted.shape)}"
+    elif not found.is_floating_point():
+        fault = "" if torch.equal(found, wanted.to(found.dtype)) else "has other values"
+    else:
+        tolerance = op.tolerance or 8 * torch.finfo(found.dtype).eps
+        near = tolerance * wanted.double().abs().amax()
+        apart = (found.double() - wanted.double()).abs()
+        same = (found == wanted.to(found.dtype)) | (apart <= near)  # two infinities are equal
+        fault = "" if same.all() else f"differs by up to {apart[~same].max():.3g}"
+    if fault:
+        raise CheckpointError(
+            f"{stored.file}: {stored.name} is not what the config gives: it {fault}; use the "
+            f"config.json that the weights were saved with"
+        )
+
+
+def put(model: nn.Module, new: dict[int, Tensor]) -> None:
+    """Put tensors in the places of others, by their `id`; what was shared stays shared."""
+    parameters = {
+        id(old): nn.Parameter(new[id(old)], requires_grad=old.requires_grad)
+        for old in model.parameters()
+    }
+    for module in model.modules():
+        for name, old in module._parameters.items():
+            if old is not None:
+                module._parameters[name] = parameters[id(old)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None and id(buffer) in new:
+                module._buffers[name] = new[id(buffer)]
+    left = [name for name, x in [*model.named_parameters(), *model.named_buffers()] if x.is_meta]
+    assert not left, f"still without values: {left[:5]}"
+
+
+def save_weights(
+    model: nn.Module,
+    ops: WeightMap,
+    directory: str | Path,
+    *,
+    max_shard_bytes: int = SHARD,
+    dtype: torch.dtype | None = None,
+) -> list[Path]:
+    """Write a model's weights as transformers lays them out; returns the files.
+
+    The directory's older weights stay whole until the new ones are all there. Floating tensors are
+    converted to `dtype` if it is given.
+    """
+    state = own_state(model)
+    weights = [op for op in ops if isinstance(op, Weight)]
+    check_map(state, weights)
+    floats = Counter(x.dtype for x in state.values() if x.dtype in FLOATS).most_common(1)
+    usual = dtype or (floats[0][0] if floats else None)
+
+    def kept(x: Tensor, wish: torch.dtype | None) -> torch.dtype:
+        return wish if wish is not None and x.is_floating_point() else x.dtype
+
+    out = [
+        Outgoing(part.theirs, part.view, part.shape, kept(part.view, dtype))
+        for op in weights
+        for part in op.parts(state[op.ours].detach())
+    ]
+    for op in ops:
+        if isinstance(op, Derived) and op.write:
+            x = op.make()
+            out.append(Outgoing(op.theirs, x, tuple(x.shape), kept(x, usual)))
+    count = sum(x.numel() for x in model.parameters())
+    return write_checkpoint(Path(directory), out, max_shard_bytes, count)
