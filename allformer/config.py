@@ -766,7 +766,7 @@ def _read_field(value: Any, hint: Any, where: str) -> Any:
         return tuple(blocks)
     if isinstance(value, dict):
         return from_dict(value, where)
-    if isinstance(value, list):
+    if isinstance(value, list) and not _plain(hint):
         return tuple(value)  # names of labels, shared sets of weights
     if float in _plain(hint) and type(value) is int and abs(value) <= _LARGEST:
         return float(value)

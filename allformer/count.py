@@ -166,7 +166,7 @@ def _source(stack: config.Stack, name: str) -> Iterator[Part]:
         yield Part(f"{name} token types", f"{kinds}·d = {kinds}·{width}", kinds * width)
     if isinstance(stack.position, config.Learned):
         rows = stack.position.offset + stack.position.length
-        yield Part(f"{name} positions", f"rows·d = {rows:,}·{width}", rows * width)
+        yield Part(f"{name} positions", f"P·d = {rows:,}·{width}", rows * width)
     elif isinstance(stack.relative, config.BucketBias):
         heads, buckets = stack.blocks[0].attention.heads, stack.relative.buckets
         yield Part(f"{name} positions", f"buckets·H = {buckets}·{heads}", buckets * heads)

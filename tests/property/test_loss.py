@@ -239,10 +239,10 @@ def check_left_padded_labels(route: str) -> None:
         mask = pad([48, 20], 48)
         labels = ids.masked_fill(mask == 0, IGNORE)
         if route == "packed":
-            loss = model(ids, mask, labels).loss
+            loss = model(ids, mask, labels=labels).loss
         else:
             with on_the_grid():
-                loss = model(ids, mask, labels).loss
+                loss = model(ids, mask, labels=labels).loss
         second = ids[1:, mask[1].bool()]
         alone = model(ids[:1], labels=ids[:1]).loss * 47 + model(second, labels=second).loss * 19
         torch.testing.assert_close(loss, alone / 66, rtol=1e-10, atol=0)

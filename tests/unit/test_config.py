@@ -239,7 +239,8 @@ REFUSALS = [
     (lambda: Attention(8, dropout=1.0), "Attention.dropout=1.0 must be a probability, 0 <= p < 1"),
     (lambda: Feed(0), "Feed.width=0 must be a whole number"),
     (lambda: Feed(8, act="swish"),
-     "Feed.act='swish' is not a choice; try 'relu', 'gelu', 'gelu_tanh', 'silu'"),
+     "Feed.act='swish' is not a choice; try 'relu', 'gelu', 'gelu_tanh', 'quick_gelu', "
+     "'silu'"),
     (lambda: Feed(8, dropout=-0.1), "Feed.dropout=-0.1 must be a probability"),
     (lambda: Norm("batch"), "Norm.kind='batch' is not a choice; try 'layer', 'rms'"),
     (lambda: Norm(eps=0.0), "Norm.eps=0.0 must be a small positive number; try 1e-5"),
@@ -369,7 +370,7 @@ def test_a_whole_number_may_stand_for_a_float(value):
 
 def test_a_model_without_a_head_says_how_to_get_logits():
     model = build(replace(seq2seq(), head=None), seed=0)
-    with pytest.raises(ConfigError, match=r"EncoderDecoder\.head=None gives no logits; build it"):
+    with pytest.raises(ConfigError, match=r"EncoderDecoder\.head=None gives no logits over the vocabulary"):
         model.logits(model.encoder.embedding.weight)
 
 
