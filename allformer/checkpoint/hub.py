@@ -1,0 +1,76 @@
+"""Where a checkpoint lies: a directory here, or a repository of the Hugging Face hub.
+
+find_checkpoint("models/gpt2")
+find_checkpoint("openai-community/gpt2")           # through huggingface_hub and its cache
+find_checkpoint("openai-community/gpt2@607a30d")   # a branch, tag or commit
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from allformer.checkpoint.files import INDEX, SINGLE
+from allformer.errors import CheckpointError
+
+ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
+# Configs and tokenisers, and weights as safetensors: never code, nor weights in other forms.
+WANTED = ["*.json", "*.txt", "*.jinja", "*.model", "model.safetensors", "model-*.safetensors"]
+WANTED_BIN = ["pytorch_model.bin", "pytorch_model-*.bin"]
+
+
+def find_checkpoint(path_or_id: str | Path) -> Path:
+    """The directory of a checkpoint, fetched first if it is a hub id that is not cached yet."""
+    path = Path(path_or_id).expanduser()
+    if path_or_id != "" and path.is_dir():  # Path("") is the current directory
+        return path
+    if path.is_file():
+        raise CheckpointError(f"{path} is a file; give the checkpoint's directory, {path.parent}")
+    match = ID.fullmatch(str(path_or_id))
+    if match is None:
+        raise CheckpointError(
+            f"{path_or_id} is no directory, and no id of the hub either; give a directory that is "
+            f"there, or an id such as openai-community/gpt2"
+        )
+    return _fetch(match["name"], match["revision"])
+
+
+def _fetch(name: str, revision: str | None) -> Path:
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        raise CheckpointError(
+            f"{name} is no directory here, and fetching it from the hub needs huggingface_hub; "
+            f"`pip install huggingface_hub`, or download the checkpoint and give its directory"
+        ) from None
+
+    def get(patterns: list[str]) -> Path:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+
+    where = f"{name}@{revision}" if revision else name
+    try:
+        found = get(WANTED)
+        if not any((found / file).is_file() for file in (SINGLE, INDEX)):
+            get(WANTED_BIN)  # into the same directory
+        return found
+    except errors.GatedRepoError:
+        fault = (
+            f"is gated: ask for access at https://huggingface.co/{name}, then `hf auth login` (or "
+            f"set HF_TOKEN)"
+        )
+    except errors.RepositoryNotFoundError:
+        fault = (
+            "is neither a directory here nor a public repository of the hub; check the spelling, "
+            "or `hf auth login` if it is private"
+        )
+    except errors.RevisionNotFoundError:
+        fault = f"has no revision {revision!r}; give a branch, tag or commit that it has"
+    except errors.LocalEntryNotFoundError:
+        fault = (
+            "is no directory here, is not in the hub's cache, and the hub cannot be reached; go "
+            "online once, or copy the checkpoint here and give its directory"
+        )
+    except Exception as error:  # whatever the network stack of the day raises
+        said = str(error).splitlines() or [""]
+        fault = f"could not be fetched from the hub ({type(error).__name__}: {said[0]}); try again"
+    raise CheckpointError(f"{where} {fault}")
