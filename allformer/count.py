@@ -226,15 +226,22 @@ def _attention(a: config.Attention, d: int, n: int, causal: bool) -> tuple[str, 
     weights = 2 * d * q + 2 * d * kv
     biases = q + 2 * kv + d if a.bias else 0
     # Each query meets n keys (half of them, on average, when causal): Q Kᵀ and weights·V.
-    keys = (n + 1) / 2 if causal else n
+    left = right = n
     if isinstance(a.mixer, config.Window):
-        keys = min(keys, 1 + a.mixer.left + (0 if causal else a.mixer.right))
+        left, right = a.mixer.left, a.mixer.right
+    keys = 1 + _side(left, n) + (0 if causal else _side(right, n))
     quadratic = int(2 * 2 * keys * q)
     if q == kv == d:
         text = "4d²" + (" + 4d" if a.bias else "")
     else:
         text = "2·d·HD + 2·d·GD" + (" + HD + 2GD + d" if a.bias else "")
     return text, weights + biases, 2 * weights + quadratic, quadratic
+
+
+def _side(reach: int, n: int) -> float:
+    """Keys on one side of a query that looks `reach` far, on average over n places."""
+    reach = min(reach, n - 1)
+    return (reach * (reach + 1) / 2 + (n - 1 - reach) * reach) / n
 
 
 def _norm(norm: config.Norm, d: int) -> int:

@@ -11,17 +11,27 @@ from torch import Tensor
 from allformer.config import (
     Attention,
     Block,
+    BucketBias,
+    ClassHead,
     DecoderOnly,
     EncoderDecoder,
     EncoderOnly,
     Feed,
     Learned,
+    LinearScaling,
+    Llama3Scaling,
     LMHead,
     Model,
     Norm,
+    Pool,
+    PretrainHead,
+    Rotary,
     Sinusoidal,
+    SpanHead,
     Stack,
     Tokens,
+    Transform,
+    Window,
     cycle,
     repeat,
 )
@@ -76,6 +86,20 @@ KINDS: dict[str, Model] = {
     "decoder modern": decoder_only(MODERN, position=Learned(64), final_norm=FINAL),
     "encoder paper": encoder_only(),
     "encoder modern": encoder_only(MODERN, source_norm=Norm(), final_norm=FINAL),
+    "seq2seq buckets": seq2seq(MODERN, position=None, relative=BucketBias(8, 20), final_norm=FINAL),
+    "decoder window": decoder_only(
+        blocks=cycle((MODERN, replace(MODERN, attention=Attention(4, mixer=Window(5)))), 3)
+    ),
+    "encoder narrow": EncoderOnly(
+        stack(
+            source=replace(TOKENS, width=10, types=3),
+            position=Learned(64, offset=2),
+            source_norm=Norm(),
+            blocks=repeat(PAPER, 4),
+            share=(0, 0, 1, 1),
+        ),
+        LMHead(bias=True, transform=Transform("gelu_tanh"), offset=True, scale=0.5),
+    ),
 }
 
 # A spread over every slot and option, for what must hold of any config at all.
@@ -98,6 +122,24 @@ SPREAD: dict[str, Model] = {
     "layers that differ": encoder_only(blocks=cycle((PAPER, MODERN), 5)),
     "gated with bias": encoder_only(Block(Attention(2), Feed(16, "gelu_tanh", gated=True))),
     "one key head": decoder_only(Block(Attention(8, kv_heads=1), Feed(16))),
+    "rotary": decoder_only(replace(MODERN, attention=Attention(4)), relative=Rotary(length=64)),
+    "rotary squeezed": decoder_only(position=None, relative=Rotary(99.0, LinearScaling(3.0))),
+    "rotary stretched": decoder_only(
+        position=None, relative=Rotary(99.0, Llama3Scaling(4.0, 1.0, 3.0, 30))
+    ),
+    "counts all": encoder_only(position=Learned(64, 2, "all"), source=replace(TOKENS, types=2)),
+    "counts ids": encoder_only(position=Learned(64, 1, "ids")),
+    "pooled": EncoderOnly(stack(), None, Pool()),
+    "classes": EncoderOnly(stack(), ClassHead(("a", "b", "c"), dense="tanh"), Pool()),
+    "tags": EncoderOnly(stack(), ClassHead(("a", "b"), at="token", bias=False)),
+    "last token": DecoderOnly(stack(causal=True), ClassHead(("a", "b"), at="last")),
+    "last end": replace(seq2seq(), head=ClassHead(("a", "b"), at="eos", dense="relu")),
+    "spans": EncoderOnly(stack(), SpanHead()),
+    "pretraining": EncoderOnly(
+        stack(),
+        PretrainHead(LMHead(bias=True, transform=Transform()), ClassHead(("a", "b"))),
+        Pool(),
+    ),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))
     ),

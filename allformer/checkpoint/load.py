@@ -9,6 +9,7 @@ Nothing that a file says is executed: safetensors, or `.bin` through torch's wei
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from allformer.core.model import AnyModel, build
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
 from allformer.families.dialect import file_keys, read_config
-from allformer.families.family import Family, Origin
+from allformer.families.family import Family
 from allformer.families.weights import Ignored, Op, Renamed, Same, WeightMap
 
 
@@ -35,7 +36,7 @@ def load(
     architecture: str | None = None,
     ignore: Iterable[str] = (),
 ) -> AnyModel:
-    """The model in a directory (or of a hub id), in eval mode: `load("bert-base-uncased")`.
+    """The model in a directory (or of a hub id), in eval mode: `load("openai-community/gpt2")`.
 
     Weights keep the dtype of their file unless `dtype` is given, and go straight to `device`
     ("meta": shapes alone, every key checked). `architecture` takes another head than config.json
@@ -103,25 +104,19 @@ def _bridge(family: Family, ops: WeightMap, files: TensorFiles, chosen: bool) ->
     wanted of a file with a head, if the user has chosen so: then the head's tensors stay behind.
     """
     prefix, ours = family.prefix, file_keys(ops)
-    if not prefix or set(files) & ours == ours:
+    if not prefix or ours <= set(files):
         return []
     needs = any(key.startswith(prefix) for key in ours)
     has = any(key.startswith(prefix) for key in files)
-    dot = prefix.replace(".", r"\.")
     bridge: list[Op] = []
     if needs and not has:
         base = [key for key in files if prefix + key in ours]
-        bridge = [Renamed(rf"^{key.replace('.', chr(92) + '.')}$", prefix + key) for key in base]
+        bridge = [Renamed(f"^{re.escape(key)}$", prefix + key) for key in base]
     elif has and not needs:
-        bridge = [Renamed(rf"^{dot}", "")]
+        bridge = [Renamed(f"^{re.escape(prefix)}", "")]
     if chosen:
-        bridge.append(Ignored(_others(ours, files, prefix), "of a head that was not asked for"))
+        names = {key.removeprefix(prefix) for key in ours}
+        others = [k for k in files if not k.startswith(prefix) and k not in names]
+        pattern = "|".join(map(re.escape, others)) or "(?!)"
+        bridge.append(Ignored(pattern, "of a head that was not asked for"))
     return bridge
-
-
-def _others(ours: set[str], files: TensorFiles, prefix: str) -> str:
-    import re
-
-    names = {key.removeprefix(prefix) for key in ours}
-    strangers = [k for k in files if k.removeprefix(prefix) not in names and not k.startswith(prefix)]
-    return "|".join(map(re.escape, strangers)) or r"(?!)"

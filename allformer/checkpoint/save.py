@@ -1,8 +1,8 @@
 """`save`: a model as a directory that transformers opens, or in our own layout.
 
-    save(model, "out")                       # as the family that it came from, or that fits it
-    save(model, "out", family="marian")      # as this family, or an error that says why not
-    save(model, "out", family="allformer")   # our own names, for any config tree
+save(model, "out")                       # as the family that it came from, or that fits it
+save(model, "out", family="marian")      # as this family, or an error that says why not
+save(model, "out", family="allformer")   # our own names, for any config tree
 """
 
 from __future__ import annotations

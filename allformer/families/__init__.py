@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from allformer import config
 from allformer.errors import ConfigError
@@ -23,5 +24,8 @@ def presets() -> list[str]:
 def preset(name: str) -> config.Model:
     """A ready config by name: `preset("original-base")`."""
     if name not in PRESETS:
-        raise ConfigError(f"preset={name!r} is not known; try {', '.join(presets())}")
+        near = get_close_matches(str(name), PRESETS, n=3, cutoff=0.3) or ["original-base"]
+        raise ConfigError(
+            f"preset={name!r} is not known; try {', '.join(near)}, or one of presets()"
+        )
     return PRESETS[name]()

@@ -1,7 +1,7 @@
 """Between config.json and the config tree, for whichever family it is.
 
-    model, origin = read_config(raw, keys)       # keys: the names in the weight files
-    raw, origin = write_config(model)            # the family that can say it, checked
+model, origin = read_config(raw, keys)       # keys: the names in the weight files
+raw, origin = write_config(model)            # the family that can say it, checked
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from allformer.families import FAMILIES
 from allformer.families.family import Family, NotThisFamily, Origin, architecture_of, head_kind
 from allformer.families.fields import Fields
 from allformer.families.pieces import write_labels
-from allformer.families.weights import WeightMap
+from allformer.families.weights import Weight, WeightMap
 
 
 def find_family(raw: Mapping[str, Any]) -> Family:
@@ -117,10 +117,9 @@ def file_keys(ops: WeightMap) -> set[str]:
     """The names that a weight map writes."""
     keys: set[str] = set()
     for op in ops:
-        theirs = getattr(op, "theirs", None)
-        names = theirs if isinstance(theirs, tuple) else (theirs,)
-        if hasattr(op, "ours"):
-            keys.update(getattr(name, "theirs", name) for name in names if name is not None)
+        if isinstance(op, Weight):
+            names = op.theirs if isinstance(op.theirs, tuple) else (op.theirs,)
+            keys.update(name if isinstance(name, str) else name.theirs for name in names)
     return keys
 
 

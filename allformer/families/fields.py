@@ -25,8 +25,9 @@ INERT = frozenset(
     exponential_decay_length_penalty suppress_tokens begin_suppress_tokens sep_token_id
     bos_token_id eos_token_id pad_token_id decoder_start_token_id num_labels
     _num_labels label2id id2label problem_type _attn_implementation_autoset attn_implementation
-    tie_word_embeddings classifier_dropout hidden_dropout force_bos_token_to_be_generated gradient_checkpointing_kwargs static_position_embeddings
-    """.split()
+    tie_word_embeddings classifier_dropout hidden_dropout
+    force_bos_token_to_be_generated gradient_checkpointing_kwargs static_position_embeddings
+    """.split()  # noqa: SIM905
 )
 # What must have a certain value, else the model is another one.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -122,7 +123,7 @@ class Fields:
                 + (f" (and {', '.join(list(left)[1:])})" if len(left) > 1 else "")
                 + f"; load(…, ignore={list(left)}) goes on without"
             )
-        return {name: v for name, v in self.raw.items() if name not in self.taken}
+        return {n: v for n, v in self.raw.items() if n not in self.taken | self.ignore}
 
 
 def _off(value: Any) -> bool:

@@ -51,8 +51,9 @@ def llama(
     )  # fmt: skip
     return DecoderOnly(
         Stack(
-            dim, Tokens(vocab, bos_id=bos, eos_id=eos, pad_fixed=True), None, repeat(block, layers), causal=True,
-            final_norm=Norm("rms", eps), relative=Rotary(theta, scaling, length), dropout=0.0,
+            dim, Tokens(vocab, bos_id=bos, eos_id=eos, pad_fixed=True), None, repeat(block, layers),
+            causal=True, final_norm=Norm("rms", eps), relative=Rotary(theta, scaling, length),
+            dropout=0.0,
         ),
         LMHead(tied),
     )  # fmt: skip
@@ -126,7 +127,10 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnl
 
 
 def _read_rotary(fields: Fields) -> Rotary:
-    theta, length = fields.take("rope_theta", 10_000.0), fields.take("max_position_embeddings", 2048)
+    theta, length = (
+        fields.take("rope_theta", 10_000.0),
+        fields.take("max_position_embeddings", 2048),
+    )
     rope = dict(fields.take("rope_parameters", fields.take("rope_scaling", {})))
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     rope.pop("type", None)
@@ -202,9 +206,7 @@ def weights(model: DecoderOnly, architecture: str) -> WeightMap:
     for i, block in enumerate(stack.blocks):
         a, ours, theirs = block.attention, f"decoder.layers.{i}", f"{base}layers.{i}"
         parts = tuple(f"{theirs}.self_attn.{x}_proj" for x in "qkv")
-        ops += pieces.fused(
-            f"{ours}.attention.qkv", parts, pieces.head_sizes(a, stack.dim), a.bias
-        )
+        ops += pieces.fused(f"{ours}.attention.qkv", parts, pieces.head_sizes(a, stack.dim), a.bias)
         ops += pieces.dense(f"{ours}.attention.out", f"{theirs}.self_attn.o_proj", a.bias)
         for part in ("gate", "up", "down"):
             name = f"{theirs}.mlp.{part}_proj"

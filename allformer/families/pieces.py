@@ -13,7 +13,7 @@ def dense(ours: str, theirs: str, bias: bool = True, transposed: bool = False) -
     """A linear layer's weight and bias."""
     kind = Transposed if transposed else Same
     ops: list[Op] = [kind(f"{ours}.weight", f"{theirs}.weight")]
-    return ops + [Same(f"{ours}.bias", f"{theirs}.bias")] if bias else ops
+    return [*ops, Same(f"{ours}.bias", f"{theirs}.bias")] if bias else ops
 
 
 def norm(ours: str, theirs: str, kind: config.Norm) -> list[Op]:

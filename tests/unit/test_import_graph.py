@@ -26,6 +26,8 @@ LEVELS = [
     {"cli"},
     {"__init__", "__main__"},
 ]
+# A word for the user that nothing below calls: `model.generate(…)`, imported when it is called.
+WORDS = {("allformer.core.model", "allformer.generate.generate")}
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 HEAVY = ["matplotlib", "rich", "typer", "tokenizers", "transformers", "tensorboard", "sacrebleu"]
 
@@ -56,7 +58,8 @@ def imports(module: str, text: str, known: set[str]) -> set[str]:
                 inner = f"{base}.{alias.name}"
                 found.add(inner if inner in known else base)
     inside = {name for name in found if name == "allformer" or name.startswith("allformer.")}
-    return {"allformer.__init__" if name == "allformer" else name for name in inside} - {module}
+    found = {"allformer.__init__" if name == "allformer" else name for name in inside} - {module}
+    return {other for other in found if (module, other) not in WORDS}
 
 
 def level(module: str) -> int:
