@@ -1,4 +1,4 @@
-"""Tokenisers: train, save and load the four kinds with the `tokenizers` library.
+"""Train tokenisers of the four kinds with the `tokenizers` library.
 
 All four share one way from text to pieces, so that every text comes back as it was:
 
@@ -17,21 +17,20 @@ Decoding joins the pieces and turns "▁" into a space. All of it is inside `tok
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from allformer.errors import ConfigError, DataError
+from allformer.text.ids import SPECIALS
+from allformer.text.sentencepiece import SPACE  # in the user's text it reads as a space
+from allformer.text.wrapper import Tokenizer
+
+__all__ = ["KINDS", "SPECIALS", "Tokenizer", "train_tokenizer"]
 
 KINDS = ("bpe", "wordpiece", "unigram", "char")
-SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-SPACE = "▁"  # U+2581, SentencePiece's mark; in the user's text it reads as a space
-
-_MODEL_KIND = {"BPE": "bpe", "WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "char"}
-_FILE = "tokenizer.json"
 
 # Scripts written without spaces; the second class adds their punctuation and full-width forms.
 _CJK = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]"
@@ -71,169 +70,6 @@ def train_tokenizer(
         [decoders.Replace(SPACE, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return Tokenizer(inner)
-
-
-class Tokenizer:
-    """Text to ids and back. Made by `train_tokenizer` or `Tokenizer.load`.
-
-    >>> tokenizer = Tokenizer.load("runs/en-de")
-    >>> tokenizer.encode_batch(["A dog runs.", "Two men talk."])
-    [[52, 318, 1207, 9], [190, 131, 864, 9]]
-    """
-
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        missing = [token for token in SPECIALS if inner.token_to_id(token) is None]
-        if missing:
-            raise DataError(
-                f"the tokeniser has no {', '.join(missing)}; all of {', '.join(SPECIALS)} are "
-                "needed: train one with train_tokenizer"
-            )
-        # "<s>" typed by a user is text, not a command to the model.
-        inner.encode_special_tokens = True
-        self._inner = inner
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of one text, with nothing added (no `<s>`, no `</s>`).
-
-        >>> tokenizer.encode("A dog runs.")
-        [52, 318, 1207, 9]
-        """
-        return list(self._inner.encode(text, add_special_tokens=False).ids)
-
-    def encode_batch(self, texts: Sequence[str], *, dropout: float = 0.0) -> list[list[int]]:
-        """The ids of many texts at once, much faster than one by one.
-
-        >>> tokenizer.encode_batch(["A dog runs.", "Two men talk."], dropout=0.1)
-        [[52, 318, 77, 460, 9], [190, 131, 864, 9]]
-
-        `dropout` > 0 is BPE-dropout (Provilkov et al. 2020): each merge is left out with that
-        probability, so that training sees many cuts of a word. The draws come from a generator
-        inside the `tokenizers` library which cannot be seeded: two runs differ.
-        """
-        inner = self._inner if dropout == 0 else self._with_dropout(dropout)
-        encodings = inner.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [list(encoding.ids) for encoding in encodings]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of ids; special tokens are left out.
-
-        >>> tokenizer.decode([52, 318, 1207, 9, 3, 0, 0])
-        'A dog runs.'
-        """
-        return str(self._inner.decode([int(i) for i in ids], skip_special_tokens=True))
-
-    def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
-        """The texts of many lists of ids.
-
-        >>> tokenizer.decode_batch([[52, 318], [190, 131]])
-        ['A dog', 'Two men']
-        """
-        return [self.decode(ids) for ids in batch]
-
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The pieces to show a reader, as on the axes of an attention plot; "·" stands for a space.
-
-        >>> tokenizer.tokens(tokenizer.encode("A dog runs."))
-        ['·A', '·dog', '·runs', '.']
-        """
-        pieces = []
-        for i in ids:
-            piece = self._inner.id_to_token(int(i))
-            if piece is None:
-                raise DataError(f"id {int(i)} is not in the vocabulary of {self.vocab_size} pieces")
-            pieces.append(piece.replace(SPACE, "·"))
-        return pieces
-
-    @property
-    def kind(self) -> str:
-        """One of `KINDS`."""
-        name = type(self._inner.model).__name__
-        return _MODEL_KIND.get(name, name)
-
-    @property
-    def vocab_size(self) -> int:
-        """How many ids there are, special tokens included."""
-        return int(self._inner.get_vocab_size())
-
-    @property
-    def pad_id(self) -> int:
-        """The id that fills a row of a batch; 0."""
-        return self._id("<pad>")
-
-    @property
-    def unk_id(self) -> int:
-        """The id of what the vocabulary lacks; 1."""
-        return self._id("<unk>")
-
-    @property
-    def bos_id(self) -> int:
-        """The id that starts a sentence; 2."""
-        return self._id("<s>")
-
-    @property
-    def eos_id(self) -> int:
-        """The id that ends a sentence; 3."""
-        return self._id("</s>")
-
-    def save(self, path: str | Path) -> Path:
-        """Write `tokenizer.json` into a directory, or the `.json` file that `path` names.
-
-        >>> tokenizer.save("runs/en-de")
-        PosixPath('runs/en-de/tokenizer.json')
-        """
-        file = _json_file(path)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        self._inner.save(str(file))
-        return file
-
-    @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
-        """Open a `tokenizer.json`, or the one in a directory.
-
-        >>> Tokenizer.load("runs/en-de").vocab_size
-        8000
-        """
-        file = _json_file(path)
-        if not file.is_file():
-            raise DataError(f"no tokeniser at {file}; give a tokenizer.json or its directory")
-        try:
-            inner = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception
-            raise DataError(f"{file} is not a readable tokenizer.json: {error}") from error
-        return cls(inner)
-
-    def __repr__(self) -> str:
-        return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
-
-    def __reduce__(self) -> tuple[Any, ...]:  # to worker processes: by its text
-        return _from_text, (self._inner.to_str(),)
-
-    def _id(self, token: str) -> int:
-        i = self._inner.token_to_id(token)
-        assert i is not None  # looked for in __init__
-        return i
-
-    def _with_dropout(self, dropout: float) -> tokenizers.Tokenizer:
-        # A copy, so that neither a file saved meanwhile nor another thread sees the dropout.
-        if self.kind != "bpe":
-            raise ConfigError(
-                f"dropout={dropout} needs a tokeniser of kind 'bpe', this one is {self.kind!r}; "
-                "leave dropout=0 or train with kind='bpe'"
-            )
-        if not 0 < dropout <= 1:
-            raise ConfigError(f"dropout={dropout} must lie in 0 to 1; 0.1 is usual")
-        copy = _from_text(self._inner.to_str())._inner
-        copy.model.dropout = dropout
-        return copy
-
-
-def _from_text(text: str) -> Tokenizer:
-    return Tokenizer(tokenizers.Tokenizer.from_str(text))
-
-
-def _json_file(path: str | Path) -> Path:
-    path = Path(path)
-    return path if path.suffix == ".json" and not path.is_dir() else path / _FILE
 
 
 def _normalizer(lowercase: bool, mark_start: bool) -> normalizers.Sequence:

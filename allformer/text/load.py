@@ -1,0 +1,192 @@
+"""`load_tokenizer("path/of/a/checkpoint")`: the tokeniser of a Hugging Face directory.
+
+Which files and which steps is decided as transformers 5 does (`AutoTokenizer`): the class that
+`tokenizer_config.json` or `config.json` names, else the one of `config.json`'s `model_type`, else
+`tokenizer.json` as it is. Where nothing names a class and only older files are there, transformers
+gives up; here the files say what they are. One difference is on purpose: a bare `tokenizer.model`
+is opened as its own settings ask, whereas `AutoTokenizer` leaves out the space before the text.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from allformer.errors import DataError
+from allformer.text import steps
+from allformer.text.assemble import add_tokens, family_names, finish, put_around
+from allformer.text.families import BY_MODEL_TYPE, FAMILIES, Family
+from allformer.text.marian import read_marian
+from allformer.text.sentencepiece import read_sentencepiece
+from allformer.text.settings import FAST, SPECIAL_NAMES
+from allformer.text.sidecar import Sidecar, read_json, read_sidecar
+from allformer.text.vocabulary import Names, from_files, from_pipeline
+from allformer.text.wrapper import Tokenizer
+
+_OPENAI = {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}  # GPT-2's own names
+_SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_KNOWN = ("tokenizer.json", "vocab.txt", "vocab.json + merges.txt", "encoder.json + vocab.bpe",
+          *_SENTENCEPIECE, "source.spm + target.spm + vocab.json")  # fmt: skip
+
+
+def load_tokenizer(directory: str | Path) -> Tokenizer:
+    """The tokeniser of a checkpoint directory, with the ids that transformers gives.
+
+    >>> tokenizer = load_tokenizer("bert-base-uncased")
+    >>> tokenizer.encode("A dog runs.")
+    [101, 1037, 3899, 3216, 1012, 102]
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise DataError(f"{directory} is no directory; give the one with the tokeniser's files")
+    whole = read_pipeline(directory / "tokenizer.json")
+    pipeline = None if whole is None else json.loads(whole.to_str())
+    sidecar = read_sidecar(directory, pipeline)
+    name = _class_name(directory, sidecar, pipeline)
+    if name == "MarianTokenizer" and pipeline is None:
+        return _marian(directory, sidecar)
+    if name in FAMILIES:
+        return _family(directory, sidecar, name, whole, pipeline)
+    return _as_it_is(directory, sidecar, name, whole)
+
+
+def _class_name(directory: Path, sidecar: Sidecar, pipeline: dict[str, Any] | None) -> str:
+    """transformers' name of the class to open the files with; `FAST` for none in particular."""
+    config = read_json(directory / "config.json") or {}
+    name = sidecar.config.get("tokenizer_class") or config.get("tokenizer_class")
+    if name is None:
+        name = BY_MODEL_TYPE.get(config.get("model_type", ""))
+    if name is None:
+        return FAST if pipeline is not None else _by_files(directory)
+    name = name if name == FAST else name.removesuffix("Fast")
+    if pipeline is not None and name in FAMILIES:
+        # A LLaMA 3 says LlamaTokenizer and is byte-level; its tokenizer.json knows better.
+        byte_level = name == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(pipeline)
+        if byte_level or pipeline["model"]["type"] != FAMILIES[name].model:
+            return FAST
+    return name
+
+
+def _by_files(directory: Path) -> str:
+    """The class of older files that nothing names."""
+    if (directory / "source.spm").is_file():
+        return "MarianTokenizer"
+    if (directory / "vocab.txt").is_file():
+        return "BertTokenizer"
+    vocab = read_json(_file(directory, "vocab.json"))
+    if vocab is not None:
+        return "RobertaTokenizer" if {"<s>", "</s>", "<mask>"} <= set(vocab) else "GPT2Tokenizer"
+    return FAST
+
+
+def _family(
+    directory: Path,
+    sidecar: Sidecar,
+    name: str,
+    whole: tokenizers.Tokenizer | None,
+    pipeline: dict[str, Any] | None,
+) -> Tokenizer:
+    family = FAMILIES[name]
+    names = family_names(family, sidecar)
+    if pipeline is not None:
+        vocabulary, source = from_pipeline(pipeline), "tokenizer.json"
+    else:
+        vocabulary = from_files(_files(directory, family, name), family.model)
+        source = " and ".join(family.files)
+    try:
+        inner = family.build(vocabulary, names, sidecar.options)
+    except Exception as error:  # the library raises plain Exception
+        raise DataError(
+            f"{directory}: {source} does not make a {name}: {error}; "
+            "are all files of one checkpoint, and is it of this class?"
+        ) from None
+    if whole is not None and whole.post_processor is not None:
+        inner.post_processor = whole.post_processor
+    further = vocabulary.symbols
+    if further is None:
+        further = sidecar.options.get("additional_special_tokens") or []
+    if family.further is not None:
+        further = family.further(list(further), sidecar.options)
+    add_tokens(inner, sidecar, names, further)
+    put_around(inner, sidecar, names, family)
+    return finish(inner, sidecar, names, name, family)
+
+
+def _as_it_is(
+    directory: Path, sidecar: Sidecar, name: str, whole: tokenizers.Tokenizer | None
+) -> Tokenizer:
+    """A `tokenizer.json` or a sentencepiece model of no known family."""
+    names: Names = {key: sidecar.named(key) for key in SPECIAL_NAMES}
+    side = "right"
+    further = sidecar.options.get("additional_special_tokens") or []
+    if whole is not None:
+        inner, padding = whole, whole.padding
+        if padding is not None:
+            side = padding["direction"]
+            if "pad_token" not in sidecar.options:
+                names["pad"] = padding["pad_token"]
+    else:
+        found = [file for file in map(directory.joinpath, _SENTENCEPIECE) if file.is_file()]
+        if not found:
+            what = "tokeniser" if name == FAST else f"{name} that is known here"
+            raise DataError(f"{directory} has no {what}; {_looked_for(directory)}")
+        model = read_sentencepiece(found[0])
+        inner = steps.from_sentencepiece(model)
+        further = from_files(found[:1], "Unigram").symbols or []
+        for key, piece in model.names.items():
+            if f"{key}_token" not in sidecar.options:
+                names[key] = piece
+    add_tokens(inner, sidecar, names, further)
+    put_around(inner, sidecar, names, None)
+    return finish(inner, sidecar, names, name, None, padding_side=side)
+
+
+def _marian(directory: Path, sidecar: Sidecar) -> Tokenizer:
+    defaults = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+    names: Names = {key: sidecar.named(key, defaults.get(key)) for key in SPECIAL_NAMES}
+    inner = read_marian(
+        directory,
+        {key: str(token) for key, token in names.items() if token is not None},
+        sidecar.added,
+        sidecar.options.get("extra_special_tokens") or (),
+        bool(sidecar.options.get("separate_vocabs")),
+    )
+    return finish(inner, sidecar, names, "MarianTokenizer", None, max_length=512)
+
+
+def read_pipeline(file: Path) -> tokenizers.Tokenizer | None:
+    """A `tokenizer.json`, or None where there is no such file."""
+    if not file.is_file():
+        return None
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        raise DataError(f"{file} is not a readable tokenizer.json: {error}") from None
+
+
+def _files(directory: Path, family: Family, name: str) -> list[Path]:
+    files = [_file(directory, file) for file in family.files]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise DataError(
+            f"{directory} has no {' and no '.join(missing)}, which a {name} is opened from; "
+            f"{_looked_for(directory)}"
+        )
+    return files
+
+
+def _file(directory: Path, name: str) -> Path:
+    other = directory / _OPENAI.get(name, name)
+    return other if other.is_file() and not (directory / name).is_file() else directory / name
+
+
+def _looked_for(directory: Path) -> str:
+    there = sorted(file.name for file in directory.iterdir())
+    return (
+        f"tokenisers are read from {', '.join(_KNOWN)}; in the directory there is "
+        f"{', '.join(there) if there else 'nothing'}; copy the missing file, or name the class "
+        "of what is there in tokenizer_config.json (tokenizer_class)"
+    )

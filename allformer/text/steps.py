@@ -1,0 +1,167 @@
+"""The steps of each family's pipeline: from text to pieces and back.
+
+The same steps as in transformers 5 (`models/*/tokenization_*.py`), quirks included: the ids must
+be the same.
+"""
+
+from __future__ import annotations
+
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from allformer.text.sentencepiece import SPACE, SentencePiece
+from allformer.text.vocabulary import LANGUAGES, LANGUAGES_50, Names, Options, Vocabulary, extra_ids
+
+
+def bert(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(models.WordPiece(vocabulary.tokens, unk_token=str(names["unk"])))
+    inner.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=options.get("tokenize_chinese_chars", True),
+        strip_accents=options.get("strip_accents"),  # None: where lower-cased
+        lowercase=options.get("do_lower_case", True),
+    )
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece(prefix="##")
+    return inner
+
+
+def byte_bpe(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(
+        models.BPE(
+            vocabulary.tokens,
+            vocabulary.merges,
+            continuing_subword_prefix="",
+            end_of_word_suffix="",
+        )
+    )
+    prefix = options.get("add_prefix_space", False)
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    inner.decoder = decoders.ByteLevel()
+    return inner
+
+
+def llama(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(
+        models.BPE(vocabulary.tokens, vocabulary.merges, fuse_unk=True, byte_fallback=True)
+    )
+    prefix = options.get("add_prefix_space")
+    prefix = True if prefix is None else prefix
+    # legacy: a space before each part between special tokens, not before the first alone
+    scheme = ("always" if options.get("legacy", False) else "first") if prefix else "never"
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
+    inner.decoder = _decoder(prefix)
+    return inner
+
+
+def _decoder(prefix: bool) -> decoders.Decoder:
+    """Pieces to text where unknown characters are bytes; `prefix`: drop the first space."""
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence([*steps, decoders.Strip(" ", left=1)] if prefix else steps)
+
+
+def _unigram(
+    pieces: list[tuple[str, float]], unk_id: int, prefix: bool = True, split: bool = True
+) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
+    scheme = "always" if prefix else "never"
+    metaspace = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme)
+    inner.pre_tokenizer = (
+        pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+        if split
+        else metaspace
+    )
+    inner.decoder = decoders.Metaspace(SPACE, prepend_scheme=scheme)
+    return inner
+
+
+def albert(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    inner = _unigram(vocabulary.pieces, 1, options.get("add_prefix_space", True))
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Replace("``", '"'),
+        normalizers.Replace("''", '"'),
+    ]
+    if not options.get("keep_accents", False):
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if options.get("do_lower_case", True):
+        steps.append(normalizers.Lowercase())
+    if vocabulary.charsmap:
+        steps.append(normalizers.Precompiled(vocabulary.charsmap))
+    inner.normalizer = normalizers.Sequence(steps)
+    return inner
+
+
+def t5(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    pieces = list(vocabulary.pieces)
+    if vocabulary.symbols is not None:  # from a spiece.model, which has no <extra_id_…>
+        pieces += [(token, 0.0) for token in reversed(extra_ids(options))]
+    inner = _unigram(pieces, 2)
+    if vocabulary.charsmap:
+        inner.normalizer = normalizers.Precompiled(vocabulary.charsmap)
+    return inner
+
+
+def _fairseq(
+    vocabulary: Vocabulary, names: Names, first: str, languages: tuple[str, ...] = ()
+) -> list[tuple[str, float]]:
+    """fairseq's ids: <s> <pad> </s> <unk>, sentencepiece's from 3 on, languages, <mask>."""
+    if vocabulary.symbols is None:  # a tokenizer.json has that order already
+        return vocabulary.pieces
+    head = [(str(names[name]), 0.0) for name in (first, "pad", "eos", "unk")]
+    tail = [(code, 0.0) for code in languages] + [(str(names["mask"]), 0.0)]
+    return head + vocabulary.pieces[3:] + tail
+
+
+def xlm_roberta(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    pieces = _fairseq(vocabulary, names, "bos")
+    inner = _unigram(pieces, 3, options.get("add_prefix_space", True))
+    if vocabulary.charsmap:
+        inner.normalizer = normalizers.Precompiled(vocabulary.charsmap)
+    return inner
+
+
+def mbart(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    # No normaliser: transformers 5 leaves out the model's own here.
+    return _unigram(_fairseq(vocabulary, names, "bos", LANGUAGES), 3)
+
+
+def mbart50(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    inner = _unigram(_fairseq(vocabulary, names, "cls", LANGUAGES_50), 3, split=False)
+    steps: list[normalizers.Normalizer] = []
+    if vocabulary.charsmap:
+        steps.append(normalizers.Precompiled(vocabulary.charsmap))
+    inner.normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(" {2,}"), " ")])
+    return inner
+
+
+def from_sentencepiece(model: SentencePiece) -> tokenizers.Tokenizer:
+    """A model of no known family: its own settings, as steps of the `tokenizers` library."""
+    if model.model == "unigram":
+        inner = tokenizers.Tokenizer(
+            models.Unigram(
+                [(piece.text, piece.score) for piece in model.pieces],
+                unk_id=model.unk_id,
+                byte_fallback=model.byte_fallback,
+            )
+        )
+    else:
+        inner = tokenizers.Tokenizer(
+            models.BPE(
+                {piece.text: i for i, piece in enumerate(model.pieces)},
+                model.merges(),
+                unk_token=model.names.get("unk"),
+                fuse_unk=True,
+                byte_fallback=model.byte_fallback,
+            )
+        )
+    steps: list[normalizers.Normalizer] = []
+    if model.charsmap:
+        steps.append(normalizers.Precompiled(model.charsmap))
+    if model.squeeze:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    if steps:
+        inner.normalizer = normalizers.Sequence(steps)
+    scheme = "first" if model.dummy_prefix else "never"
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
+    inner.decoder = _decoder(model.dummy_prefix)
+    return inner
