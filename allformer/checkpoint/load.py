@@ -60,6 +60,18 @@ def load(
     return model.eval()
 
 
+def read_config_of(path: Path) -> Any:
+    """The config tree that a config.json means, in our own or in Hugging Face's dialect."""
+    raw = read_json(path)
+    if "is" in raw:
+        return from_dict(raw)
+    try:
+        keys = set(open_tensors(path.parent))
+    except CheckpointError:
+        keys = set()  # a config.json alone: what it leaves open is as the family has it
+    return read_config(raw, _with_prefix(keys))[0]
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object of a checkpoint, or an error that names the file."""
     if not path.is_file():

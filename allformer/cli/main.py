@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from allformer.cli.convert import convert
 from allformer.errors import AllformerError
 
 app = typer.Typer(
@@ -228,6 +229,13 @@ def info(
         _show(piece)
 
 
+app.command(
+    epilog="Examples: `allformer convert openai-community/gpt2 out --dtype bf16`; "
+    "`allformer convert runs/demo out --family marian`; "
+    "`allformer convert stories260K.bin out --tokenizer tok512.bin`"
+)(convert)
+
+
 _LENGTHS = (128, 512, 2048, 8192, 32768, 131072)
 
 
@@ -235,7 +243,8 @@ _LENGTHS = (128, 512, 2048, 8192, 32768, 131072)
 
 
 def _config(what: str) -> Any:
-    from allformer.config import DecoderOnly, EncoderDecoder, EncoderOnly, config_from_json
+    from allformer.checkpoint.load import read_config_of
+    from allformer.config import DecoderOnly, EncoderDecoder, EncoderOnly
     from allformer.families import preset, presets
 
     path = Path(what) / "config.json" if Path(what).is_dir() else Path(what)
@@ -244,9 +253,9 @@ def _config(what: str) -> Any:
             return preset(what)
         raise AllformerError(
             f"{what!r} is neither a preset ({', '.join(presets())}), nor a config.json, nor a "
-            f"run directory"
+            f"directory with one"
         )
-    config = config_from_json(path.read_text(encoding="utf-8"))
+    config = read_config_of(path)
     if not isinstance(config, EncoderDecoder | EncoderOnly | DecoderOnly):
         raise AllformerError(f"{path} holds a {type(config).__name__}, which is no whole model")
     return config

@@ -342,7 +342,8 @@ REFUSALS = [
      "decoder 9; set shared=False"),
     (lambda: EncoderDecoder(None, None), "EncoderDecoder.encoder=None does not fit this slot"),
     (lambda: EncoderOnly(stack(), head=True), "EncoderOnly.head=True does not fit this slot"),
-    (lambda: preset("original-huge"), "preset='original-huge' is not known; try original-big, original-"),
+    (lambda: preset("original-huge"),
+     "preset='original-huge' is not known; try original-big, original-"),
     (lambda: build("original-base"), "build got str; it takes EncoderDecoder, EncoderOnly"),
 ]  # fmt: skip
 

@@ -1,0 +1,168 @@
+"""`convert`: a checkpoint in another layout, dtype or cut into other shards, with a certificate.
+
+    convert("gpt2", "out", dtype=torch.bfloat16)         # Hugging Face → the same, in bf16
+    convert("gpt2", "out", family="allformer")           # → our own names
+    convert("runs/demo", "out", family="marian")         # what we trained → transformers' Marian
+    convert("stories260K.bin", "out", tokenizer="tok512.bin")       # llama2.c → Hugging Face
+
+`out/certificate.json` says what became of each key, which files these are (SHA-256), and how far
+the results of the two are apart, ours and transformers' where that is installed.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from allformer.checkpoint.hashes import sha256
+from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.llama2c import read_llama2c, read_pieces, write_sentencepiece
+from allformer.checkpoint.load import load, read_json
+from allformer.checkpoint.save import OWN, save, write_json
+from allformer.checkpoint.transfer import SHARD, own_state
+from allformer.checkpoint.verify import open_with_transformers, verify
+from allformer.core.model import AnyModel
+from allformer.errors import CheckpointError
+from allformer.version import __version__
+
+CERTIFICATE = "certificate.json"
+LARGEST = 2 * 10**9  # parameters; larger models are converted but not run
+WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
+OTHERS = (
+    "tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "special_tokens_map.json",
+    "added_tokens.json", "generation_config.json", "chat_template*", "modules.json",
+    "sentence_bert_config.json", "config_sentence_transformers.json", "*_Pooling", "README.md",
+)  # fmt: skip
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    *,
+    family: str | None = None,
+    dtype: torch.dtype | None = None,
+    max_shard_bytes: int = SHARD,
+    tokenizer: str | Path | None = None,
+    run: bool = True,
+    tell: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Write `source` to the directory `target`; returns the certificate that is written there.
+
+    `family` is the layout to write (one of transformers', or "allformer"; by default that of the
+    source); `run=False` leaves the comparison out. `tell` hears what is being done.
+    """
+    target = Path(target)
+    where = Path(source) if Path(source).is_file() else find_checkpoint(source)
+    if where.resolve() == target.resolve():
+        raise CheckpointError(f"{target} is the source itself; give another directory")
+    tell(f"reading {source}")
+    model = read_llama2c(where) if where.is_file() else load(where)
+    tell(f"writing {target}")
+    save(model, target, family=family, dtype=dtype, max_shard_bytes=max_shard_bytes)
+    if where.is_dir():
+        copy_others(where, target)
+    elif tokenizer is not None:
+        write_llama2c_tokenizer(Path(tokenizer), target, model)
+    certificate = {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "source": describe(where),
+        "target": describe(target),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "keys": model.fates,
+        **compare(model, where, target, run, tell),
+    }
+    write_json(target / CERTIFICATE, certificate)
+    return certificate
+
+
+def compare(
+    model: AnyModel, source: Path, target: Path, run: bool, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Weights bit by bit; results of the source, the target, and transformers on both."""
+    tell("comparing the weights")
+    written = load(target)
+    ours, theirs = own_state(model), own_state(written)
+    gaps = [(ours[name].double() - theirs[name].double()).abs().max().item() for name in ours]
+    same = all(a.dtype == theirs[n].dtype and torch.equal(a, theirs[n]) for n, a in ours.items())
+    weights = {"identical": same, "largest_difference": max(gaps)}
+    rounded = any(a.dtype != theirs[n].dtype for n, a in ours.items())
+    sound = rounded or same
+    size = sum(p.numel() for p in model.parameters())
+    if not run or size > LARGEST:
+        why = "not asked for" if not run else f"{size:,} parameters are more than {LARGEST:,}"
+        return {"sound": sound, "weights": weights, "outputs": [], "outputs_not_compared": why}
+    tell("comparing results")
+    found = verify(model, written, ("allformer on the source", "allformer on the target"))
+    sound = sound and (rounded or all(c.sound for c in found))
+    for path, place in ((target, "target"), (source, "source")):
+        origin = written.origin if path == target else model.origin
+        reference = None
+        if origin is not None and path.is_dir() and "is" not in read_json(path / "config.json"):
+            reference = open_with_transformers(path, origin.architecture)
+        if reference is not None:
+            tell(f"comparing with transformers on the {place}")
+            subject = written if path == target else model
+            pair = (f"allformer on the {place}", f"transformers on the {place}")
+            against = verify(subject, reference, pair)
+            sound = sound and all(c.sound for c in against)
+            found += against
+    return {"sound": sound, "weights": weights, "outputs": [c.as_dict() for c in found]}
+
+
+def describe(where: Path) -> dict[str, Any]:
+    """The files of a checkpoint and their hashes."""
+    if where.is_file():
+        return {"path": where.name, "layout": "llama2.c", "files": {where.name: sha256(where)}}
+    raw = read_json(where / "config.json")
+    files = sorted({file for pattern in WEIGHTS for file in where.glob(pattern)})
+    return {
+        "path": where.name,
+        "layout": OWN if "is" in raw else raw.get("model_type"),
+        "files": {file.name: sha256(file) for file in [where / "config.json", *files]},
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of everything that had a part in it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"allformer": __version__, "python": platform.python_version()}
+    for name in ("torch", "safetensors", "tokenizers", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def copy_others(source: Path, target: Path) -> None:
+    """Tokeniser, generation settings and the like go along as they are."""
+    for pattern in OTHERS:
+        for file in source.glob(pattern):
+            if file.is_dir():
+                shutil.copytree(file, target / file.name, dirs_exist_ok=True)
+            else:
+                shutil.copyfile(file, target / file.name)
+
+
+def write_llama2c_tokenizer(file: Path, target: Path, model: AnyModel) -> None:
+    """llama2.c's pieces as tokenizer.json."""
+    from allformer.text.load import load_tokenizer
+
+    tokens = model.config.decoder.source  # type: ignore[union-attr]
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        write_sentencepiece(read_pieces(file, tokens.vocab), directory / "tokenizer.model")
+        write_json(
+            directory / "tokenizer_config.json",
+            {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True},
+        )
+        load_tokenizer(directory).save(target)

@@ -1,0 +1,57 @@
+"""Real, trained weights give the reference's results; skipped where ../shared is missing."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import allformer as af
+from allformer.checkpoint.convert import convert
+from allformer.text.load import load_tokenizer
+
+WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "weights"
+pytestmark = pytest.mark.skipif(not WEIGHTS.is_dir(), reason=f"{WEIGHTS} is not here")
+
+
+def greedy(model, count: int) -> list[int]:
+    """From the start token, always the best: without a cache, the plainest loop."""
+    ids = [model.config.decoder.source.bos_id]
+    with torch.no_grad():
+        while len(ids) < count:
+            ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids
+
+
+def test_stories15m_tells_the_reference_story(tmp_path):
+    source = WEIGHTS / "stories15M"
+    for name in ("config.json", "generation_config.json", "tokenizer.model"):
+        shutil.copyfile(source / name, tmp_path / name)
+    packed = (source / "model.safetensors.xz").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(lzma.decompress(packed))
+    reference = json.loads((source / "reference.json").read_text())
+    model = af.load(tmp_path)
+    assert {p.dtype for p in model.parameters()} == {torch.float16}
+    ids = reference["greedy_ids_from_bos"]
+    predicted = model.float()(torch.tensor([ids])).logits[0].argmax(-1)
+    assert predicted[:-1].tolist() == ids[1:], "every next token, teacher-forced"
+    assert greedy(model, 40) == ids[:40]
+    assert load_tokenizer(tmp_path).decode(ids) == reference["greedy_text"].strip()
+
+
+def test_stories260k_is_converted_from_llama2c_and_tells_the_reference_story(tmp_path):
+    source = WEIGHTS / "stories260K"
+    file, pieces = source / "stories260K.bin", source / "tok512.bin"
+    certificate = convert(file, tmp_path / "hf", tokenizer=pieces)
+    assert certificate["sound"] is True
+    reference = json.loads((source / "reference.json").read_text())
+    ids = reference["greedy_ids_from_bos"]
+    model = af.load(tmp_path / "hf")
+    assert greedy(model, len(ids)) == ids
+    tokenizer = load_tokenizer(tmp_path / "hf")
+    assert tokenizer.decode(ids) == reference["greedy_text"]
+    assert tokenizer.encode(reference["greedy_text"]) == ids
