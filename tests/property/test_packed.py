@@ -11,6 +11,7 @@ from torch import Tensor
 
 from allformer.core.layout import Grid, Packed, pack, pack_lengths
 from allformer.core.model import EncoderDecoderModel
+from allformer.core.replay import pack_into
 from allformer.core.trace import trace
 from tests.diverge import assert_same, packed_trace
 from tests.models import KINDS, left_padding, loud, on_the_grid, right_padding, tokens
@@ -136,3 +137,21 @@ def test_lengths_give_the_layout_of_the_same_mask(lengths):
     width = max(lengths)
     mine, wanted = pack_lengths(torch.tensor(lengths)), pack(right_padding(lengths, width))
     assert all(torch.equal(a, b) for a, b in zip(mine, wanted, strict=True))
+
+
+@pytest.mark.parametrize("side", [left_padding, right_padding])
+def test_packing_into_a_fixed_number_of_places_adds_only_rows_of_their_own(side):
+    keep = side([7, 1, 30, 12, 60, 2, 3, 44], 60).bool()
+    wanted, got = pack(keep), pack_into(keep, 256)
+    count, rows = int(keep.sum()), len(keep)
+    assert len(got.cells) == len(got.places) == 256
+    assert torch.equal(got.cells[:count], wanted.cells)
+    assert torch.equal(got.places[:count], wanted.places)
+    assert torch.equal(got.starts[: rows + 1], wanted.starts)
+    assert not keep.flatten()[got.cells[count:]].any(), "what is too many is padding"
+    assert got.cells.unique().numel() == 256, "each cell once"
+    lengths = got.starts.diff()
+    assert got.starts[-1] == 256
+    assert lengths.max() <= 60, "no row is longer than the grid is wide"
+    fewer = pack_into(side([2, 1, 3, 1, 1, 1, 1, 1], 60).bool(), 256)
+    assert fewer.starts.shape == got.starts.shape, "sizes depend on the shape of the grid alone"

@@ -1,0 +1,131 @@
+"""An encoder's forward pass on a GPU, compiled once and replayed as CUDA graphs.
+
+    model = load("bert", device="cuda", dtype=torch.bfloat16)
+    model.compile()
+    model(input_ids=ids, attention_mask=mask)     # nothing is computed for padding
+
+A graph has fixed sizes, but the number of real tokens changes from batch to batch. So tokens are
+packed into a multiple of `STEP` places; what is too many stands in rows of its own, at which no
+sentence looks. One number is read back from the GPU for each batch: how many tokens there are.
+
+Legend: R rows, W width of the grid, N real tokens, M places for them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from allformer.core.layout import Grid, Packed
+
+Outputs = dict[str, Tensor]
+STEP = 256
+MOST = 64  # graphs that are kept; the one that was not used for longest gives way
+
+
+def pack_into(keep: Tensor, places: int) -> Packed:
+    """The packed layout of R W in exactly `places` ≥ N tokens, by operations of fixed size.
+
+    The first N are as in `pack`; after them come cells of padding, in rows of at most W tokens
+    (and empty ones, so that their number is fixed too).
+    """
+    width = keep.shape[1]
+    flat = keep.flatten()
+    cells = torch.sort((~flat).to(torch.uint8), stable=True).indices[:places]
+    lengths = keep.sum(-1)
+    ends = lengths.cumsum(0)
+    spare = -(-STEP // width)
+    more = ends[-1:] + width * torch.arange(1, spare + 1, device=keep.device)
+    starts = torch.cat([ends.new_zeros(1), ends, more.clamp_max(places)]).int()
+    numbers = (keep.long().cumsum(-1) - 1).clamp_min(0).flatten()[cells]
+    return Packed(keep, cells, starts, numbers)
+
+
+class Replay:
+    """`Replay(model.infer, …)(ids, mask, types)`: what a model gives without gradients, faster.
+
+    `reads_first`: a head reads the first column; where that is padding, nothing is left out.
+    """
+
+    def __init__(self, infer: Callable[..., Outputs], reads_first: bool) -> None:
+        self.infer, self.reads_first = infer, reads_first
+        self.graphs: OrderedDict[Any, _Graph] = OrderedDict()
+        self.pool: Any = None
+        self._compiled: Callable[..., Outputs] = torch.compile(self._run, dynamic=True)
+
+    @staticmethod
+    def fits(ids: Tensor) -> bool:
+        """Inference on a GPU."""
+        return ids.is_cuda and not torch.is_grad_enabled()
+
+    def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Outputs:
+        """The model's outputs for a grid of ids."""
+        mask, places = self._places(mask)
+        key = (ids.shape, places, mask is None, types is None)
+        inputs = [ids, mask, types]
+        if key not in self.graphs:
+            graph = _Graph(lambda *args: self._compiled(*args, places), inputs, self.pool)
+            self.pool = self.pool or graph.graph.pool()
+            self.graphs[key] = graph
+            if len(self.graphs) > MOST:
+                self.graphs.popitem(last=False)
+        self.graphs.move_to_end(key)
+        return self.graphs[key](inputs)
+
+    def _places(self, mask: Tensor | None) -> tuple[Tensor | None, int | None]:
+        """The mask if there is padding, and the places for what is not; None: keep the grid."""
+        if mask is None:
+            return None, None
+        seen = torch.stack([mask.count_nonzero(), mask[:, 0].count_nonzero()])
+        count, first = seen.tolist()  # waits for the GPU
+        if count == mask.numel():
+            return None, None
+        places = -(-count // STEP) * STEP
+        whole = places >= mask.numel() or (self.reads_first and first < len(mask))
+        return mask, None if whole else places
+
+    def _run(
+        self, ids: Tensor, mask: Tensor | None, types: Tensor | None, places: int | None
+    ) -> Outputs:
+        keep = None if mask is None else mask.bool()
+        if keep is None or places is None:
+            return self.infer(ids, Grid(ids.shape[0], ids.shape[1], keep), ids, types)
+        layout = pack_into(keep, places)
+        outs = self.infer(layout.to_packed(ids), layout, ids, types)
+        # Spare places lie in the padding: zeros there, as always.
+        return {
+            name: _blank(x, keep) if x.shape[:2] == keep.shape else x for name, x in outs.items()
+        }
+
+
+def _blank(x: Tensor, keep: Tensor) -> Tensor:
+    return x.masked_fill(~keep.view(*keep.shape, *[1] * (x.ndim - 2)), 0.0)
+
+
+class _Graph:
+    """Static inputs, one captured call, static outputs."""
+
+    def __init__(
+        self, call: Callable[..., Outputs], inputs: list[Tensor | None], pool: Any
+    ) -> None:
+        self.inputs = [None if x is None else x.clone() for x in inputs]
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # compilation, library handles
+                call(*self.inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, pool=pool):
+            self.outputs = call(*self.inputs)
+
+    def __call__(self, inputs: list[Tensor | None]) -> Outputs:
+        for mine, new in zip(self.inputs, inputs, strict=True):
+            if mine is not None and new is not None:
+                mine.copy_(new, non_blocking=True)
+        self.graph.replay()
+        return {name: x.clone() for name, x in self.outputs.items()}
