@@ -178,6 +178,11 @@ def test_other_weight_files_are_listed(tmp_path):
     refused(tmp_path, r"but consolidated\.safetensors: give the file that is meant")
 
 
+def test_a_link_into_a_cache_that_was_cleaned_is_named(tmp_path):
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
+    refused(tmp_path, "is a link to a file that is gone")
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_an_lfs_pointer_is_known(tmp_path, name):
     (tmp_path / name).write_text(LFS)
@@ -188,7 +193,7 @@ def test_a_safetensors_file_cut_off_anywhere_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     save_file(tensors(), path)
     whole = path.read_bytes()
-    for count in range(len(whole)):
+    for count in {*range(0, len(whole), 7), *range(16), len(whole) - 1}:
         path.write_bytes(whole[:count])
         refused(path, "is cut off: it has" if count > 8 else "is cut off|is no safetensors file")
 
@@ -215,6 +220,7 @@ def test_bytes_after_the_end_are_refused(tmp_path):
         ({"a": 3}, 8, "damaged header"),
         (b'{"a":3', 8, "damaged header"),
         (b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{}}', 4, "'a' .* twice"),
+        (b'{"a":' + b"[" * 100_000, 0, "damaged header"),
         (b"[1]", 0, "no safetensors file"),
         (b"<html>", 0, "no safetensors file: it begins with"),
     ],

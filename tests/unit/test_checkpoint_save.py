@@ -284,6 +284,23 @@ def test_saving_over_the_directory_that_was_loaded_from_is_safe(tmp_path, model)
     check_equal(read_all(tmp_path), theirs_of(model, ops))
 
 
+def test_a_model_without_values_is_not_written(tmp_path):
+    with pytest.raises(CheckpointError, match=r"decoder\.embedding\.weight is on the meta device"):
+        save_weights(build(CONFIG, device="meta"), llama_like(), tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_parameters_that_lie_transposed_in_memory_are_written_in_order(tmp_path, model):
+    ops = llama_like()
+    wanted = theirs_of(model, ops)
+    for p in model.parameters():
+        if p.dim() == 2:
+            p.data = p.data.T.contiguous().T
+    assert not model.decoder.embedding.weight.is_contiguous()
+    save_weights(model, ops, tmp_path)
+    check_equal(read_all(tmp_path), wanted)
+
+
 def test_a_path_that_is_a_file_is_refused(tmp_path, model):
     (tmp_path / "x").write_text("")
     with pytest.raises(CheckpointError, match="cannot take the weights"):
