@@ -8,6 +8,7 @@ import pickle
 import re
 import struct
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -331,6 +332,30 @@ def test_a_torch_file_cut_off_is_refused(tmp_path):
 def test_a_torch_file_of_something_else_is_refused(tmp_path, held, fault):
     torch.save(held, tmp_path / "pytorch_model.bin")
     refused(tmp_path / "pytorch_model.bin", fault)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "index"])
+def test_damage_anywhere_is_refused_or_harmless_but_never_another_error(tmp_path, name):
+    path, random = tmp_path / name, Random(0)
+    if name == "model.safetensors":
+        save_file(tensors(), path)
+    elif name == "index":
+        path = write_shards(tmp_path, tensors())
+    else:
+        torch.save(tensors(), path)
+    whole, refusals = path.read_bytes(), 0
+    for _ in range(150):
+        broken = bytearray(whole)
+        for _ in range(random.choice([1, 2, 5])):
+            at = random.randrange(len(broken))
+            broken[at : at + random.randrange(3)] = random.choices(b'09[]{}",:-\x00\xff', k=1)
+        path.write_bytes(broken)
+        try:
+            for stored in open_tensors(path).values():
+                read_whole(stored)
+        except CheckpointError:
+            refusals += 1
+    assert refusals > 75
 
 
 def test_a_file_cut_off_after_it_was_opened_is_noticed(tmp_path):
