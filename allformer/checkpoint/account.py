@@ -14,7 +14,16 @@ from allformer.checkpoint.causes import Misfit, likely_causes
 from allformer.checkpoint.files import TensorFiles
 from allformer.checkpoint.stored import Stored
 from allformer.errors import CheckpointError
-from allformer.families.weights import Alias, Derived, Ignored, Part, Renamed, Weight, WeightMap
+from allformer.families.weights import (
+    Alias,
+    Derived,
+    Ignored,
+    Part,
+    Renamed,
+    Weight,
+    WeightMap,
+    names_of,
+)
 
 SHOWN = 20
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -42,7 +51,7 @@ def account(
     plan, misfit = Plan(), Misfit(files)
     stored = renamed(files, ops)
     weights = [op for op in ops if isinstance(op, Weight)]
-    check_map(state, weights)
+    check_map(state, ops)
     aliases = [op for op in ops if isinstance(op, Alias)]
     usual = Counter(s.dtype for s in stored.values() if s.dtype in FLOATS).most_common(1)
     for op in weights:
@@ -69,12 +78,7 @@ def account(
         plan.sources[op.ours] = sources
     _account_rest(plan, ops, stored, misfit)
     if misfit:
-        names = {
-            part.theirs: op.ours
-            for op in weights
-            for part in op.parts(state[op.ours].detach().to("meta"))
-        }
-        raise CheckpointError(explain(misfit, names))
+        raise CheckpointError(explain(misfit, {n: op.ours for op in weights for n in names_of(op)}))
     return plan
 
 
@@ -120,12 +124,12 @@ def _account_rest(plan: Plan, ops: WeightMap, stored: Mapping[str, Stored], misf
 
 def renamed(files: TensorFiles, ops: WeightMap) -> dict[str, Stored]:
     """The file's tensors under the names that the weight map uses."""
-    rules = [op for op in ops if isinstance(op, Renamed)]
+    rules = [(re.compile(op.pattern), op.to) for op in ops if isinstance(op, Renamed)]
     out: dict[str, Stored] = {}
     for name, source in files.items():
         new = name
-        for rule in rules:
-            new = re.sub(rule.pattern, rule.to, new)
+        for pattern, to in rules:
+            new = pattern.sub(to, new)
         twin = out.setdefault(new, source)
         if twin is not source:
             raise CheckpointError(
@@ -135,11 +139,18 @@ def renamed(files: TensorFiles, ops: WeightMap) -> dict[str, Stored]:
     return out
 
 
-def check_map(state: Mapping[str, Tensor], weights: list[Weight]) -> None:
-    """Each tensor of the model stands once in the map: our own families must see to it."""
-    times = Counter(op.ours for op in weights)
+def check_map(state: Mapping[str, Tensor], ops: WeightMap) -> None:
+    """Each tensor of the model, and each name in a file, stands once in the map.
+
+    Our own families must see to it.
+    """
+    times = Counter(op.ours for op in ops if isinstance(op, Weight))
     wrong = {name for name in {*state, *times} if times[name] != 1 or name not in state}
     assert not wrong, f"weight map and model disagree about {sorted(wrong)[:10]}"
+    theirs = [name for op in ops if isinstance(op, Weight) for name in names_of(op)]
+    theirs += [op.theirs for op in ops if isinstance(op, Alias | Derived)]
+    twice = [name for name, count in Counter(theirs).items() if count > 1]
+    assert not twice, f"the weight map has {twice[:10]} more than once"
 
 
 def explain(misfit: Misfit, ours: Mapping[str, str]) -> str:

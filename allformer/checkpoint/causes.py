@@ -54,14 +54,14 @@ def _another_format(misfit: Misfit, ours: Mapping[str, str]) -> Iterator[str]:
 
 def _prefix(misfit: Misfit, ours: Mapping[str, str]) -> Iterator[str]:
     """Names that differ from ours by what stands before them."""
-    unexpected = set(misfit.unexpected)
     extra: Counter[str] = Counter()
-    for wanted in misfit.missing:
-        for name in unexpected:
-            if name.endswith("." + wanted):
-                extra["+" + name[: -len(wanted)]] += 1
-            elif wanted.endswith("." + name):
-                extra["-" + wanted[: -len(name)]] += 1
+    for sign, names, others in (
+        ("+", misfit.unexpected, misfit.missing),
+        ("-", misfit.missing, misfit.unexpected),
+    ):
+        for name in names:
+            ends = [dot.end() for dot in re.finditer(r"\.", name)]
+            extra.update(sign + name[:end] for end in ends if name[end:] in others)
     if not extra:
         return
     (found, count), *_ = extra.most_common(1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-CHUNK = 32 << 20  # bytes
+CHUNK = 8 << 20  # bytes
 
 
 def chunks(view: Tensor) -> Iterator[tuple[int, Tensor]]:

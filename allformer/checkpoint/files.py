@@ -70,6 +70,11 @@ def open_tensors(path: str | Path) -> TensorFiles:
     for name in KNOWN:
         if (path / name).is_file():
             return open_tensors(path / name)
+        if (path / name).is_symlink():
+            raise CheckpointError(
+                f"{path / name} is a link to a file that is gone (a cache that was cleaned?); "
+                f"download it again"
+            )
     others = sorted(p.name for p in path.iterdir() if p.name.endswith(WEIGHTS))
     if others:
         said = ", ".join(others[:5]) + (" …" if others[5:] else "")
@@ -99,7 +104,7 @@ def _open_index(index: Path) -> TensorFiles:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(weight_map.values()))
         names = [Path(shard).name for shard in shards]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{index} is no index of shards ({type(error).__name__}: {error}); download it again"
         ) from None

@@ -21,6 +21,9 @@ def as_bytes(x: Tensor) -> memoryview:
     return memoryview(flat)
 
 
+MOST = 1 << 24  # bytes a call: some systems refuse more than 2 GiB at once
+
+
 class Source:
     """An open file. It stays the same file when another takes over its name."""
 
@@ -40,7 +43,7 @@ class Source:
         rest = as_bytes(out)
         while rest:
             try:
-                count = self._read(rest, offset)
+                count = self._read(rest[:MOST], offset)
             except OSError as error:
                 raise CheckpointError(
                     f"{self.path} cannot be read at {what}: {error.strerror}; copy it again"
@@ -58,7 +61,7 @@ class Source:
             return os.preadv(self.handle, [out], offset)
         with self._lock:  # Windows
             os.lseek(self.handle, offset, os.SEEK_SET)
-            data = os.read(self.handle, min(len(out), 1 << 24))
+            data = os.read(self.handle, len(out))
             out[: len(data)] = data
             return len(data)
 

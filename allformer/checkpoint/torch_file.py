@@ -25,7 +25,10 @@ WAY_OUT = "save it as safetensors where you trust it (transformers' save_pretrai
 def open_torch_file(path: Path) -> list[Stored]:
     """Name, shape, dtype and place of each tensor of a .bin; the tensors are not read."""
     tensors = _load(path)
-    places = _places(path, tensors)
+    try:
+        places = _places(path, tensors)
+    except Exception as error:  # so can a damaged zip
+        raise _damaged(path, error) from None
     if places is None:
         return [InMemory(name, tensor, path) for name, tensor in tensors.items()]
     source = Source(path)
@@ -37,6 +40,11 @@ def open_torch_file(path: Path) -> list[Stored]:
         else:
             out.append(InMemory(name, x, path))
     return out
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    said = (str(error) or type(error).__name__).splitlines()[0]
+    return CheckpointError(f"{path} is damaged or cut off ({said}); download it again")
 
 
 def _load(path: Path) -> dict[str, Tensor]:
@@ -62,10 +70,8 @@ def _load(path: Path) -> dict[str, Tensor]:
             f"{path} is a pickle that asks for more than tensors, and could run code "
             f"({str(error).splitlines()[0]}); it is not loaded; {WAY_OUT}"
         ) from None
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or cut off ({str(error).splitlines()[0]}); download it again"
-        ) from None
+    except Exception as error:  # a damaged pickle can raise anything
+        raise _damaged(path, error) from None
     if not isinstance(found, dict):
         raise CheckpointError(
             f"{path} holds a {type(found).__name__}, not tensors by name; save a state_dict"

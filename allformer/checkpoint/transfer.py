@@ -93,16 +93,17 @@ def _fill(plan: Plan, weights: list[Weight], loaded: dict[str, Tensor]) -> None:
             raise
 
 
-@torch.no_grad()
 def copy_in(stored: Stored, view: Tensor) -> None:
     """Fill a view of one of our tensors, straight from the file where nothing changes."""
     if view.is_contiguous() and view.dtype == stored.dtype and view.device.type == "cpu":
         stored.read_into(view)
         return
+    buffer = torch.empty(0, dtype=stored.dtype)
     for first, rows in chunks(view):
-        buffer = torch.empty(rows.shape, dtype=stored.dtype)
-        stored.read_into(buffer, first)
-        rows.copy_(buffer)
+        buffer = buffer if buffer.numel() else torch.empty(rows.numel(), dtype=stored.dtype)
+        piece = buffer[: rows.numel()].view(rows.shape)
+        stored.read_into(piece, first)
+        rows.copy_(piece)
 
 
 def check_tied(second: Stored, first: Stored, files: TensorFiles) -> None:
@@ -115,7 +116,9 @@ def check_tied(second: Stored, first: Stored, files: TensorFiles) -> None:
             a, b = torch.empty(2, min(size, total - at), dtype=first.dtype)
             first.read_into(a, at)
             second.read_into(b, at)
-            same = same and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+            same = torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+            if not same:
+                break
     if not same:
         raise CheckpointError(
             f"{files.where}: {second.name} differs from {first.name}, but the config says that "
@@ -134,7 +137,7 @@ def check_derived(op: Derived, stored: Stored) -> None:
         fault = "" if torch.equal(found, wanted.to(found.dtype)) else "has other values"
     else:
         tolerance = op.tolerance or 8 * torch.finfo(found.dtype).eps
-        near = tolerance * wanted.double().abs().amax()
+        near = tolerance * wanted.double().nan_to_num(0.0, 0.0, 0.0).abs().amax()
         apart = (found.double() - wanted.double()).abs()
         same = (found == wanted.to(found.dtype)) | (apart <= near)  # two infinities are equal
         fault = "" if same.all() else f"differs by up to {apart[~same].max():.3g}"
@@ -177,7 +180,12 @@ def save_weights(
     """
     state = own_state(model)
     weights = [op for op in ops if isinstance(op, Weight)]
-    check_map(state, weights)
+    check_map(state, ops)
+    if empty := [name for name, x in state.items() if x.is_meta]:
+        raise CheckpointError(
+            f"{empty[0]} is on the meta device: there are no weights to write to {directory}; load "
+            f"or build the model on a real device"
+        )
     floats = Counter(x.dtype for x in state.values() if x.dtype in FLOATS).most_common(1)
     usual = dtype or (floats[0][0] if floats else None)
 
@@ -187,7 +195,7 @@ def save_weights(
     out = [
         Outgoing(part.theirs, part.view, part.shape, kept(part.view, dtype))
         for op in weights
-        for part in op.parts(state[op.ours].detach())
+        for part in op.parts(state[op.ours].detach().contiguous())
     ]
     for op in ops:
         if isinstance(op, Derived) and op.write:

@@ -156,11 +156,17 @@ Op = Weight | Alias | Derived | Ignored | Renamed
 WeightMap = Sequence[Op]
 
 
+def names_of(op: Weight) -> list[str]:
+    """The names in a file that an operation covers."""
+    theirs = op.theirs if isinstance(op.theirs, tuple) else (op.theirs,)
+    return [name.theirs if isinstance(name, Interleaved) else name for name in theirs]
+
+
 def load_tensor(op: Weight, read: Callable[[str], Tensor], shape: Shape) -> Tensor:
     """Our tensor from theirs: `load_tensor(op, file.__getitem__, (512, 512))`."""
-    names = [part.theirs for part in op.parts(torch.empty(shape, device="meta"))]
-    found = {name: read(name) for name in names}
-    ours = torch.empty(shape, dtype=found[names[0]].dtype, device=found[names[0]].device)
+    found = {name: read(name) for name in names_of(op)}
+    first = next(iter(found.values()))
+    ours = torch.empty(shape, dtype=first.dtype, device=first.device)
     for part in op.parts(ours):
         part.view.copy_(found[part.theirs].reshape(part.view.shape))
     return ours

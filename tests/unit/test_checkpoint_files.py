@@ -8,6 +8,7 @@ import pickle
 import re
 import struct
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -178,6 +179,11 @@ def test_other_weight_files_are_listed(tmp_path):
     refused(tmp_path, r"but consolidated\.safetensors: give the file that is meant")
 
 
+def test_a_link_into_a_cache_that_was_cleaned_is_named(tmp_path):
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
+    refused(tmp_path, "is a link to a file that is gone")
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_an_lfs_pointer_is_known(tmp_path, name):
     (tmp_path / name).write_text(LFS)
@@ -188,7 +194,7 @@ def test_a_safetensors_file_cut_off_anywhere_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     save_file(tensors(), path)
     whole = path.read_bytes()
-    for count in range(len(whole)):
+    for count in {*range(0, len(whole), 7), *range(16), len(whole) - 1}:
         path.write_bytes(whole[:count])
         refused(path, "is cut off: it has" if count > 8 else "is cut off|is no safetensors file")
 
@@ -215,6 +221,7 @@ def test_bytes_after_the_end_are_refused(tmp_path):
         ({"a": 3}, 8, "damaged header"),
         (b'{"a":3', 8, "damaged header"),
         (b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{}}', 4, "'a' .* twice"),
+        (b'{"a":' + b"[" * 100_000, 0, "damaged header"),
         (b"[1]", 0, "no safetensors file"),
         (b"<html>", 0, "no safetensors file: it begins with"),
     ],
@@ -325,6 +332,30 @@ def test_a_torch_file_cut_off_is_refused(tmp_path):
 def test_a_torch_file_of_something_else_is_refused(tmp_path, held, fault):
     torch.save(held, tmp_path / "pytorch_model.bin")
     refused(tmp_path / "pytorch_model.bin", fault)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "index"])
+def test_damage_anywhere_is_refused_or_harmless_but_never_another_error(tmp_path, name):
+    path, random = tmp_path / name, Random(0)
+    if name == "model.safetensors":
+        save_file(tensors(), path)
+    elif name == "index":
+        path = write_shards(tmp_path, tensors())
+    else:
+        torch.save(tensors(), path)
+    whole, refusals = path.read_bytes(), 0
+    for _ in range(150):
+        broken = bytearray(whole)
+        for _ in range(random.choice([1, 2, 5])):
+            at = random.randrange(len(broken))
+            broken[at : at + random.randrange(3)] = random.choices(b'09[]{}",:-\x00\xff', k=1)
+        path.write_bytes(broken)
+        try:
+            for stored in open_tensors(path).values():
+                read_whole(stored)
+        except CheckpointError:
+            refusals += 1
+    assert refusals > 75
 
 
 def test_a_file_cut_off_after_it_was_opened_is_noticed(tmp_path):

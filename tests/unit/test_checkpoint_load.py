@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import allformer
 from allformer.checkpoint import chunks as chunks_module
 from allformer.checkpoint import transfer
 from allformer.checkpoint.files import in_memory, open_tensors
@@ -319,6 +322,8 @@ def test_a_second_name_of_another_shape_or_dtype_is_untied(model):
         (torch.linspace(0, 1, 9), torch.linspace(0, 1, 9) + 1e-5, "differs by up to 1e-05"),
         (torch.tensor([-torch.inf, 0]), torch.tensor([-torch.inf, 0]).half(), ""),
         (torch.tensor([-torch.inf, 0]), torch.tensor([-torch.inf, torch.nan]), "differs"),
+        (torch.tensor([-torch.inf, 1]), torch.tensor([-torch.inf, 2]), "differs by up to 1;"),
+        (torch.tensor([-torch.inf, 1]), torch.tensor([0.0, 1]), "differs by up to inf"),
     ],
 )  # fmt: skip
 def test_a_stored_constant_must_be_what_the_config_makes(model, made, stored, fault):
@@ -463,6 +468,80 @@ def test_a_map_that_misses_a_tensor_of_ours_is_our_own_fault(model):
     ops = llama_like()
     with pytest.raises(AssertionError, match=r"disagree about \['decoder\.layers\.1\.feed_norm"):
         load_weights(fresh(), ops[:-1], in_memory(theirs_of(model, ops), "x"))
+
+
+@pytest.mark.parametrize(
+    "extra", [Same("decoder.layers.1.feed_norm.weight", EMBEDDING), Alias(EMBEDDING, "x")]
+)
+def test_a_map_that_names_a_file_s_tensor_twice_is_our_own_fault(model, extra):
+    ops = llama_like()
+    if isinstance(extra, Same):
+        ops.pop()
+    with pytest.raises(
+        AssertionError, match=r"has \['model\.embed_tokens\.weight'\] more than once"
+    ):
+        load_weights(fresh(), [*ops, extra], in_memory(theirs_of(model, ops), "x"))
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+PEAK = """
+import os, sys, torch
+from allformer.checkpoint.files import open_tensors
+from allformer.checkpoint.transfer import load_weights
+from allformer.families.weights import Same, Stacked, Transposed
+from torch import nn
+
+
+def resident(field):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(field))
+
+
+def load(folder, size, dtype=None):
+    with torch.device("meta"):
+        model = nn.ModuleList([nn.Linear(size, size, bias=False) for _ in range(4)])
+    ops = [Same("0.weight", "a"), Stacked("1.weight", ("b", "c"), (size // 2, size // 2))]
+    ops += [Transposed("2.weight", "d"), Same("3.weight", "e")]
+    load_weights(model, ops, open_tensors(folder), dtype=dtype)
+    return model
+
+
+for kind in ("safetensors", "bin"):
+    for dtype in (None, torch.float32):
+        if not os.fork():  # memory as if nothing had been loaded yet
+            load(f"{sys.argv[1]}/{kind}-8", 8, dtype)  # what is imported on the way
+            before = resident("VmRSS")
+            model = load(f"{sys.argv[1]}/{kind}-3072", 3072, dtype)
+            weights = sum(p.numel() * p.element_size() for p in model.parameters())
+            print(resident("VmHWM") - before, weights, flush=True)
+            os._exit(0)
+        os.wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_loading_needs_the_weights_once(tmp_path):
+    for size in (8, 3072):
+        x = {n: torch.ones(size, size).bfloat16() for n in "ade"}
+        x |= {n: torch.ones(size // 2, size).bfloat16() for n in "bc"}
+        folders = [tmp_path / f"{kind}-{size}" for kind in ("safetensors", "bin")]
+        for folder in folders:
+            folder.mkdir()
+        save_file(x, folders[0] / "model.safetensors")
+        torch.save(x, folders[1] / "pytorch_model.bin")
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(tmp_path)],
+        cwd=Path(allformer.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert [weights for _, weights in found] == [4 * 3072**2 * size for size in (2, 4, 2, 4)]
+    # Each reader has a buffer where something is converted; at 7B that is nothing.
+    buffers = transfer.READERS * chunks_module.CHUNK
+    assert all(0.9 * weights < peak < 1.1 * weights + buffers for peak, weights in found), found
 
 
 # --- all or nothing ------------------------------------------------------------------------------
