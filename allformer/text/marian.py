@@ -42,8 +42,19 @@ class Pieces:
     overflowing: list[Pieces] = field(default_factory=list)
 
     def add(
-        self, i: int, token: str, place: tuple[int, int], word: int | None, sequence: int | None
+        self,
+        i: int,
+        token: str,
+        place: tuple[int, int],
+        sequence: int | None,
+        *,
+        word: int | None = None,
+        starts: bool = True,
     ) -> None:
+        """One more id; `starts` says whether it starts a word, where `word` does not say which."""
+        if word is None and sequence is not None:
+            last = self.word_ids[-1] if sequence in self.sequence_ids[-1:] else None
+            word = 0 if last is None else last + starts
         self.ids.append(i)
         self.type_ids.append(sequence or 0)
         self.tokens.append(token)
@@ -104,7 +115,7 @@ class MarianPipeline:
             if max_length is not None:
                 row.cut(max_length - add_special_tokens)
             if add_special_tokens:
-                row.add(self.vocab[self.eos], self.eos, (0, 0), None, None)
+                row.add(self.vocab[self.eos], self.eos, (0, 0), None)
             out.append(row)
         return out
 
@@ -131,12 +142,12 @@ class MarianPipeline:
             piece = self.written.get(i, "")
             if piece in self.added and self.added[piece].special:
                 if not skip_special_tokens:
-                    text, run = text + _join(run) + piece + " ", b""
+                    text, run = text + self._join(run) + piece + " ", b""
             elif self.spm.byte_fallback and (byte := _BYTE.fullmatch(piece)):
                 run += bytes.fromhex(byte[1])
             elif piece not in self._control:
                 run += piece.replace(SPACE, " ").encode()
-        return (text + _join(run)).strip()
+        return (text + self._join(run)).strip()
 
     def token_to_id(self, token: str) -> int | None:
         return self.vocab.get(token)
@@ -161,7 +172,7 @@ class MarianPipeline:
                 left, right = match.span()
                 before = text[at:left].rstrip() if token.lstrip else text[at:left]
                 self._cut(row, before, at, sequence, word)
-                row.add(self.vocab[match[0]], match[0], (left, right), word, sequence)
+                row.add(self.vocab[match[0]], match[0], (left, right), sequence, word=word)
                 at = right
                 if token.rstrip:
                     at = len(text) - len(text[right:].lstrip())
@@ -170,21 +181,27 @@ class MarianPipeline:
     def _cut(self, row: Pieces, text: str, at: int, sequence: int, word: int | None) -> None:
         if match := _LANGUAGE.match(text):
             code = match[0]
-            row.add(self.vocab.get(code, self.unk), code, (at, at + len(code)), word, sequence)
+            i = self.vocab.get(code, self.unk)
+            row.add(i, code, (at, at + len(code)), sequence, word=word)
             text, at = text[len(code) :], at + len(code)
         normal, places = self._normalize(text)
-        number = row.word_ids[-1] if row.word_ids and row.sequence_ids[-1] == sequence else None
         left = 0
         for piece, known in self._pieces(normal):
             right = left + len(piece)
-            if word is None and (number is None or piece.startswith(SPACE)):
-                number = 0 if number is None else number + 1
             marked = piece.startswith(SPACE) and len(piece) > 1  # the mark is no part of the word
             place = at + places[left + marked][0], at + places[right - 1][1]
-            left = right
+            starts = left == 0 or piece.startswith(SPACE)
             for token in [piece] if known or not self.spm.byte_fallback else _as_bytes(piece):
                 i = self.vocab.get(token, self.unk)
-                row.add(i, token, place, number if word is None else word, sequence)
+                row.add(i, token, place, sequence, word=word, starts=starts)
+                starts = False
+            left = right
+
+    def _join(self, run: bytes) -> str:
+        text = run.decode("utf-8", "replace")
+        if self.spm.squeeze:
+            return text.lstrip(" ")
+        return text.removeprefix(" ") if self.spm.dummy_prefix else text
 
     def _pieces(self, text: str) -> list[tuple[str, bool]]:
         if isinstance(self.model, Unigram):
@@ -195,10 +212,6 @@ class MarianPipeline:
             (data[slice(*token.offsets)].decode(), token.value != unk)
             for token in (self.model.tokenize(text) if text else ())
         ]
-
-
-def _join(run: bytes) -> str:
-    return run.decode("utf-8", "replace").lstrip(" ")
 
 
 def _as_bytes(text: str) -> list[str]:
