@@ -55,8 +55,6 @@ def apply_template(
     chat = [_with_thought(_plain(message)) for message in messages]
     if continue_final_message:
         _mark_end(chat[-1])
-    import jinja2
-
     try:
         text = template.render(
             messages=chat,
@@ -65,7 +63,7 @@ def apply_template(
             add_generation_prompt=add_generation_prompt,
             **_plain(variables),
         )
-    except jinja2.exceptions.TemplateError as error:
+    except Exception as error:  # whatever the template's own program does wrong
         raise ConfigError(f"the chat template refuses this conversation: {error}") from error
     return _open_end(text) if continue_final_message else text
 
@@ -106,7 +104,8 @@ def _open_end(text: str) -> str:
     if end < 0:
         raise ConfigError("continue_final_message: the template leaves out the last message")
     # A template that trims the message would have trimmed what stands before the mark as well.
-    return text[:end] if text.startswith(_MARK, end) else text[:end].rstrip()
+    kept = text[:end] if text.startswith(_MARK, end) else text[:end].rstrip()
+    return kept.replace(_MARK, "")  # where a template writes a message twice
 
 
 def _with_thought(message: Any) -> dict[str, Any]:

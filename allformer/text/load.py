@@ -19,7 +19,7 @@ from allformer.errors import DataError
 from allformer.text import steps
 from allformer.text.assemble import add_tokens, family_names, finish, put_around
 from allformer.text.families import BY_MODEL_TYPE, FAMILIES, Family
-from allformer.text.marian import read_marian
+from allformer.text.marian_files import read_marian
 from allformer.text.sentencepiece import read_sentencepiece
 from allformer.text.settings import FAST, SPECIAL_NAMES
 from allformer.text.sidecar import Sidecar, read_json, read_sidecar
@@ -42,8 +42,7 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     directory = Path(directory)
     if not directory.is_dir():
         raise DataError(f"{directory} is no directory; give the one with the tokeniser's files")
-    whole = read_pipeline(directory / "tokenizer.json")
-    pipeline = None if whole is None else json.loads(whole.to_str())
+    whole, pipeline = _read_pipeline(directory / "tokenizer.json")
     sidecar = read_sidecar(directory, pipeline)
     name = _class_name(directory, sidecar, pipeline)
     if name == "MarianTokenizer" and pipeline is None:
@@ -64,7 +63,8 @@ def _class_name(directory: Path, sidecar: Sidecar, pipeline: dict[str, Any] | No
     name = name if name == FAST else name.removesuffix("Fast")
     if pipeline is not None and name in FAMILIES:
         # A LLaMA 3 says LlamaTokenizer and is byte-level; its tokenizer.json knows better.
-        byte_level = name == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(pipeline)
+        steps_of_it = json.dumps([pipeline.get("pre_tokenizer"), pipeline.get("decoder")])
+        byte_level = name == "LlamaTokenizer" and '"ByteLevel"' in steps_of_it
         if byte_level or pipeline["model"]["type"] != FAMILIES[name].model:
             return FAST
     return name
@@ -130,9 +130,13 @@ def _as_it_is(
                 names["pad"] = padding["pad_token"]
     else:
         found = [file for file in map(directory.joinpath, _SENTENCEPIECE) if file.is_file()]
+        if name not in (FAST, "TokenizersBackend"):
+            raise DataError(
+                f"{directory} is of class {name}, which is known here from a tokenizer.json alone; "
+                f"{_looked_for(directory)}"
+            )
         if not found:
-            what = "tokeniser" if name == FAST else f"{name} that is known here"
-            raise DataError(f"{directory} has no {what}; {_looked_for(directory)}")
+            raise DataError(f"{directory} has no tokeniser; {_looked_for(directory)}")
         model = read_sentencepiece(found[0])
         inner = steps.from_sentencepiece(model)
         further = from_files(found[:1], "Unigram").symbols or []
@@ -157,14 +161,20 @@ def _marian(directory: Path, sidecar: Sidecar) -> Tokenizer:
     return finish(inner, sidecar, names, "MarianTokenizer", None, max_length=512)
 
 
-def read_pipeline(file: Path) -> tokenizers.Tokenizer | None:
-    """A `tokenizer.json`, or None where there is no such file."""
+def _read_pipeline(
+    file: Path,
+) -> tuple[tokenizers.Tokenizer, dict[str, Any]] | tuple[None, None]:
+    """A `tokenizer.json` as the library opens it and as it stands, where there is one."""
     if not file.is_file():
-        return None
+        return None, None
     try:
-        return tokenizers.Tokenizer.from_file(str(file))
+        whole = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise DataError(f"{file} is not a readable tokenizer.json: {error}") from None
+    pipeline = json.loads(file.read_text(encoding="utf-8"))
+    if "type" not in pipeline["model"]:  # an old file: the library knows what it is
+        pipeline = json.loads(whole.to_str())
+    return whole, pipeline
 
 
 def _files(directory: Path, family: Family, name: str) -> list[Path]:
@@ -172,7 +182,7 @@ def _files(directory: Path, family: Family, name: str) -> list[Path]:
     missing = [file.name for file in files if not file.is_file()]
     if missing:
         raise DataError(
-            f"{directory} has no {' and no '.join(missing)}, which a {name} is opened from; "
+            f"{directory} has no {' and no '.join(missing)}, of which its class {name} is made; "
             f"{_looked_for(directory)}"
         )
     return files

@@ -3,7 +3,7 @@
 A Marian checkpoint has one sentencepiece model a language and one `vocab.json` for both, numbered
 otherwise than either. No pipeline of the `tokenizers` library does that: an unknown character of
 the source may well stand in the table, as a piece of the target. So this class cuts with the
-library's Unigram or BPE model and looks the pieces up itself, with the methods of
+model itself and looks the pieces up, with the methods of
 `tokenizers.Tokenizer` that `Tokenizer` uses.
 """
 
@@ -12,23 +12,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, models
 
-from allformer.errors import ConfigError, DataError
+from allformer.errors import ConfigError
 from allformer.text.charsmap import Normalizer
 from allformer.text.sentencepiece import (
     CONTROL,
-    NORMAL,
     SPACE,
-    USER_DEFINED,
     SentencePiece,
-    read_sentencepiece,
 )
-from allformer.text.sidecar import read_json
+from allformer.text.unigram import Unigram
 
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
 _LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)  # ">>fra<< Hello": the language to translate into
 
 
@@ -45,8 +42,19 @@ class Pieces:
     overflowing: list[Pieces] = field(default_factory=list)
 
     def add(
-        self, i: int, token: str, place: tuple[int, int], word: int | None, sequence: int | None
+        self,
+        i: int,
+        token: str,
+        place: tuple[int, int],
+        sequence: int | None,
+        *,
+        word: int | None = None,
+        starts: bool = True,
     ) -> None:
+        """One more id; `starts` says whether it starts a word, where `word` does not say which."""
+        if word is None and sequence is not None:
+            last = self.word_ids[-1] if sequence in self.sequence_ids[-1:] else None
+            word = 0 if last is None else last + starts
         self.ids.append(i)
         self.type_ids.append(sequence or 0)
         self.tokens.append(token)
@@ -107,7 +115,7 @@ class MarianPipeline:
             if max_length is not None:
                 row.cut(max_length - add_special_tokens)
             if add_special_tokens:
-                row.add(self.vocab[self.eos], self.eos, (0, 0), None, None)
+                row.add(self.vocab[self.eos], self.eos, (0, 0), None)
             out.append(row)
         return out
 
@@ -129,15 +137,17 @@ class MarianPipeline:
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Join the pieces of what the model wrote; each special token stands alone."""
-        text, run = "", ""
+        text, run = "", b""
         for i in ids:
             piece = self.written.get(i, "")
             if piece in self.added and self.added[piece].special:
                 if not skip_special_tokens:
-                    text, run = text + run.lstrip(" ") + piece + " ", ""
+                    text, run = text + self._join(run) + piece + " ", b""
+            elif self.spm.byte_fallback and (byte := _BYTE.fullmatch(piece)):
+                run += bytes.fromhex(byte[1])
             elif piece not in self._control:
-                run += piece.replace(SPACE, " ")
-        return (text + run.lstrip(" ")).strip()
+                run += piece.replace(SPACE, " ").encode()
+        return (text + self._join(run)).strip()
 
     def token_to_id(self, token: str) -> int | None:
         return self.vocab.get(token)
@@ -162,7 +172,7 @@ class MarianPipeline:
                 left, right = match.span()
                 before = text[at:left].rstrip() if token.lstrip else text[at:left]
                 self._cut(row, before, at, sequence, word)
-                row.add(self.vocab[match[0]], match[0], (left, right), word, sequence)
+                row.add(self.vocab[match[0]], match[0], (left, right), sequence, word=word)
                 at = right
                 if token.rstrip:
                     at = len(text) - len(text[right:].lstrip())
@@ -171,96 +181,49 @@ class MarianPipeline:
     def _cut(self, row: Pieces, text: str, at: int, sequence: int, word: int | None) -> None:
         if match := _LANGUAGE.match(text):
             code = match[0]
-            row.add(self.vocab.get(code, self.unk), code, (at, at + len(code)), word, sequence)
+            i = self.vocab.get(code, self.unk)
+            row.add(i, code, (at, at + len(code)), sequence, word=word)
             text, at = text[len(code) :], at + len(code)
         normal, places = self._normalize(text)
-        starts = _characters(normal)
-        number = row.word_ids[-1] if row.word_ids and row.sequence_ids[-1] == sequence else None
-        for token in self.model.tokenize(normal) if normal else ():
-            left, right = starts[token.offsets[0]], starts[token.offsets[1]]
-            if word is None and (number is None or token.value.startswith(SPACE)):
-                number = 0 if number is None else number + 1
-            place = at + places[left][0], at + places[right - 1][1]
-            if normal[left] == SPACE and left + 1 < right:  # the mark is no part of the word
-                place = at + places[left + 1][0], place[1]
-            row.add(
-                self.vocab.get(token.value, self.unk),
-                token.value,
-                place,
-                number if word is None else word,
-                sequence,
-            )
+        left = 0
+        for piece, known in self._pieces(normal):
+            right = left + len(piece)
+            marked = piece.startswith(SPACE) and len(piece) > 1  # the mark is no part of the word
+            place = at + places[left + marked][0], at + places[right - 1][1]
+            starts = left == 0 or piece.startswith(SPACE)
+            for token in [piece] if known or not self.spm.byte_fallback else _as_bytes(piece):
+                i = self.vocab.get(token, self.unk)
+                row.add(i, token, place, sequence, word=word, starts=starts)
+                starts = False
+            left = right
+
+    def _join(self, run: bytes) -> str:
+        text = run.decode("utf-8", "replace")
+        if self.spm.squeeze:
+            return text.lstrip(" ")
+        return text.removeprefix(" ") if self.spm.dummy_prefix else text
+
+    def _pieces(self, text: str) -> list[tuple[str, bool]]:
+        if isinstance(self.model, Unigram):
+            return self.model.cut(text)
+        unk = self.spm.pieces[self.spm.unk_id].text
+        data = text.encode()  # the library counts bytes
+        return [
+            (data[slice(*token.offsets)].decode(), token.value != unk)
+            for token in (self.model.tokenize(text) if text else ())
+        ]
 
 
-def _cutter(model: SentencePiece) -> Any:
-    if model.model == "bpe":
-        return models.BPE(
-            {piece.text: i for i, piece in enumerate(model.pieces)},
-            model.merges(),
-            unk_token=model.pieces[model.unk_id].text,
-            fuse_unk=True,
-            byte_fallback=model.byte_fallback,
-        )
-    best = max((p.score for p in model.pieces if p.kind == NORMAL), default=0.0)
-    pieces = [(model.pieces[model.unk_id].text, 0.0)]
-    for piece in model.pieces:
-        if piece.kind == NORMAL or (model.byte_fallback and piece.text.startswith("<0x")):
-            pieces.append((piece.text, piece.score))
-        elif piece.kind == USER_DEFINED:  # the score that sentencepiece gives them
-            pieces.append((piece.text, len(piece.text.encode()) * best - 0.1))
-    return models.Unigram(pieces, unk_id=0, byte_fallback=model.byte_fallback)
+def _as_bytes(text: str) -> list[str]:
+    return [f"<0x{byte:02X}>" for byte in text.encode()]
 
 
-def _characters(text: str) -> dict[int, int]:
-    """Where each character starts in UTF-8 → its number; the library counts bytes there."""
-    out, at = {}, 0
-    for i, char in enumerate(text):
-        out[at] = i
-        at += len(char.encode("utf-8", "surrogatepass"))
-    out[at] = len(text)
-    return out
-
-
-def read_marian(
-    directory: Path,
-    names: dict[str, str],
-    added: dict[int, AddedToken],
-    extra: Sequence[str | AddedToken],
-    separate: bool,
-) -> MarianPipeline:
-    """The pipeline of a directory's files; that of its target language is its `target`."""
-    files = ["source.spm", "target.spm", "vocab.json"] + ["target_vocab.json"] * separate
-    missing = [name for name in files if not (directory / name).is_file()]
-    if missing:
-        raise DataError(
-            f"{directory} has no {' and no '.join(missing)}: a MarianTokenizer needs it"
-        )
-    tokens = {token.content: token for _, token in sorted(added.items())}
-    for token in (*names.values(), *extra):
-        tokens.setdefault(
-            str(token),
-            token if isinstance(token, AddedToken) else AddedToken(token, special=True),
-        )
-    vocabs = [_read_vocab(directory / name, names["unk"], tokens, added) for name in files[2:]]
-    written = {i: token for token, i in vocabs[-1].items()}
-    sides = [
-        MarianPipeline(read_sentencepiece(directory / name), vocab, written, tokens,
-                       names["unk"], names["eos"])
-        for name, vocab in zip(files, (vocabs[0], vocabs[-1]), strict=False)
-    ]  # fmt: skip
-    for side in sides:
-        side.target = sides[1]
-        side.files = {name: (directory / name).read_bytes() for name in files}
-    return sides[0]
-
-
-def _read_vocab(
-    file: Path, unk: str, tokens: dict[str, AddedToken], added: dict[int, AddedToken]
-) -> dict[str, int]:
-    vocab = read_json(file) or {}
-    if unk not in vocab:
-        raise DataError(f"{file} has no {unk}, the token of what it lacks: a Marian model needs it")
-    vocab |= {token.content: i for i, token in added.items()}
-    for token in tokens:
-        vocab.setdefault(token, len(vocab))
-    return vocab
+def _cutter(model: SentencePiece) -> Unigram | models.BPE:
+    if model.model == "unigram":
+        return Unigram(model)
+    return models.BPE(
+        {piece.text: i for i, piece in enumerate(model.pieces)},
+        model.merges(),
+        unk_token=model.pieces[model.unk_id].text,
+        fuse_unk=True,
+    )

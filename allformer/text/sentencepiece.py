@@ -43,15 +43,22 @@ class SentencePiece:
     dummy_prefix: bool  # a space is put before the text
     squeeze: bool  # spaces at the ends are dropped, runs become one
 
-    def merges(self) -> list[tuple[str, str]]:
-        """The merges of a BPE model, best first: its pieces' ids are the order of learning."""
+    def merges(self, by_score: bool = True) -> list[tuple[str, str]]:
+        """The merges of a BPE model, best first: of equal ones that with the longer left side.
+
+        So sentencepiece merges. transformers 5 takes the order of the ids instead, which differs
+        for LLaMA's runs of spaces: their scores put them last, their ids do not.
+        """
         known = {piece.text for piece in self.pieces}
-        return [
-            (piece.text[:i], piece.text[i:])
+        merges = [
+            (piece.score, piece.text[:i], piece.text[i:])
             for piece in self.pieces
             for i in range(1, len(piece.text))
             if piece.text[:i] in known and piece.text[i:] in known
         ]
+        if by_score:
+            merges.sort(key=lambda merge: (-merge[0], -len(merge[1]), -len(merge[2])))
+        return [(left, right) for _, left, right in merges]
 
 
 def read_sentencepiece(path: Path) -> SentencePiece:

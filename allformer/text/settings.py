@@ -32,12 +32,9 @@ class Settings:
         """The `tokenizer_config.json` to write beside a `tokenizer.json`."""
         config = {key: value for key, value in self.config.items() if key not in _ELSEWHERE}
         config |= {f"{name}_token": token for name, token in self.names.items()}
-        config |= {
-            "tokenizer_class": self.tokenizer_class,
-            "padding_side": self.padding_side,
-            "truncation_side": self.truncation_side,
-            "clean_up_tokenization_spaces": self.clean_up,
-        }
+        config["tokenizer_class"] = self.tokenizer_class
+        config.setdefault("padding_side", self.padding_side)
+        config.setdefault("clean_up_tokenization_spaces", self.clean_up)
         if self.model_max_length is not None:
             config["model_max_length"] = self.model_max_length
         if self.split_special_tokens:

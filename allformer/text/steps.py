@@ -9,11 +9,13 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from allformer.text.sentencepiece import SPACE, SentencePiece
+from allformer.text.sentencepiece import SPACE, USER_DEFINED, SentencePiece
 from allformer.text.vocabulary import LANGUAGES, LANGUAGES_50, Names, Options, Vocabulary, extra_ids
 
 
 def bert(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    if str(names["unk"]) not in vocabulary.tokens:
+        raise ValueError(f"the vocabulary has no {names['unk']}, the token of what it lacks")
     inner = tokenizers.Tokenizer(models.WordPiece(vocabulary.tokens, unk_token=str(names["unk"])))
     inner.normalizer = normalizers.BertNormalizer(
         clean_text=True,
@@ -159,9 +161,15 @@ def from_sentencepiece(model: SentencePiece) -> tokenizers.Tokenizer:
         steps.append(normalizers.Precompiled(model.charsmap))
     if model.squeeze:
         steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    if any(piece.kind == USER_DEFINED for piece in model.pieces):
+        # Between such symbols each part is normalised by itself: a mark before each would be wrong.
+        # (And spaces beside them are dropped where `squeeze`; sentencepiece keeps one.)
+        scheme = "first" if model.dummy_prefix else "never"
+        inner.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
+    else:  # not Metaspace: it puts no mark before a text that starts with a space
+        steps += [normalizers.Prepend(SPACE)] if model.dummy_prefix else []
+        steps.append(normalizers.Replace(" ", SPACE))
     if steps:
         inner.normalizer = normalizers.Sequence(steps)
-    scheme = "first" if model.dummy_prefix else "never"
-    inner.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
     inner.decoder = _decoder(model.dummy_prefix)
     return inner

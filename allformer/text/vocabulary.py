@@ -51,7 +51,12 @@ def from_pipeline(pipeline: dict[str, Any]) -> Vocabulary:
     if model["type"] == "Unigram":
         pieces = [(text, score) for text, score in model["vocab"]]
         return Vocabulary(pieces=pieces, charsmap=charsmap)
-    merges = [(left, right) for left, right in model.get("merges", ())]
+    merges = [
+        (left, right)
+        for left, right in (
+            pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", ())
+        )
+    ]
     return Vocabulary(model["vocab"], merges, charsmap=charsmap)
 
 
@@ -73,7 +78,9 @@ def from_files(files: list[Path], model: str) -> Vocabulary:
     ]
     if model == "BPE":
         tokens = {piece.text: i for i, piece in enumerate(spm.pieces)}
-        return Vocabulary(tokens, spm.merges(), charsmap=spm.charsmap, symbols=symbols)
+        return Vocabulary(
+            tokens, spm.merges(by_score=False), charsmap=spm.charsmap, symbols=symbols
+        )
     pieces = [(piece.text, piece.score) for piece in spm.pieces]
     return Vocabulary(pieces=pieces, charsmap=spm.charsmap, symbols=symbols)
 

@@ -21,10 +21,9 @@ from allformer.text.chat import apply_template
 from allformer.text.cutting import Cutter, check_lengths
 from allformer.text.files import json_file, write_tokenizer
 from allformer.text.ids import Ids
+from allformer.text.inputs import Texts, not_text, pair_up
 from allformer.text.marian import MarianPipeline
 from allformer.text.settings import Settings
-
-Texts = Sequence[str] | Sequence[Sequence[str]]  # the second: each text as a list of its words
 
 
 class Tokenizer(Ids):
@@ -69,8 +68,11 @@ class Tokenizer(Ids):
         inside the `tokenizers` library which cannot be seeded: two runs differ.
         """
         inner = self._inner if dropout == 0 else self._with_dropout(dropout)
-        inputs = _inputs(texts, pairs)
-        encodings = inner.encode_batch_fast(inputs, add_special_tokens=add_special_tokens)
+        inputs = pair_up(texts, pairs)
+        try:
+            encodings = inner.encode_batch_fast(inputs, add_special_tokens=add_special_tokens)
+        except TypeError:
+            raise not_text(texts, pairs) from None
         return [list(encoding.ids) for encoding in encodings]
 
     def __call__(
@@ -104,12 +106,15 @@ class Tokenizer(Ids):
         texts = [texts] if isinstance(texts, str) else texts
         pairs = [pairs] if isinstance(pairs, str) else pairs
         flags = {"add_special_tokens": add_special_tokens, "is_pretokenized": is_split_into_words}
-        inputs = _inputs(texts, pairs)
-        if truncate or windows is not None:
-            max_length = max_length or self.model_max_length
-            encodings = self._cutter.encode_cut(texts, pairs, max_length, windows, **flags)
-        else:
-            encodings = self._inner.encode_batch(inputs, **flags)
+        inputs = pair_up(texts, pairs)
+        try:
+            if truncate or windows is not None:
+                max_length = max_length or self.model_max_length
+                encodings = self._cutter.encode_cut(texts, pairs, max_length, windows, **flags)
+            else:
+                encodings = self._inner.encode_batch(inputs, **flags)
+        except TypeError:
+            raise not_text(texts, pairs) from None
         if max_length is not None:
             check_lengths([len(encoding.ids) for encoding in encodings], max_length)
         cut = [i for i, encoding in enumerate(encodings) if encoding.overflowing]
@@ -258,13 +263,3 @@ def _restore(state: str | MarianPipeline, settings: Settings) -> Tokenizer:
     return Tokenizer(
         tokenizers.Tokenizer.from_str(state) if isinstance(state, str) else state, settings
     )
-
-
-def _inputs(texts: Texts, pairs: Texts | None) -> list[Any]:
-    if isinstance(texts, str) or isinstance(pairs, str):
-        raise DataError("texts must be a list of texts, not one text: put it into [ ]")
-    if pairs is None:
-        return list(texts)
-    if len(pairs) != len(texts):
-        raise DataError(f"there are {len(texts)} texts but {len(pairs)} pairs; each needs its own")
-    return list(zip(texts, pairs, strict=True))
