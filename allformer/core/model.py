@@ -469,5 +469,7 @@ def _norms_and_biases(model: nn.Module) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+        for buffer in model.buffers():  # what is added to the logits
+            buffer.zero_()
         for buffer in model.buffers():
             buffer.zero_()
