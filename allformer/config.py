@@ -114,18 +114,20 @@ class Sinusoidal(Config):
 
     `layout="interleaved"` is the paper's formula (sine in even, cosine in odd features);
     `"halves"` has all sines first, as tensor2tensor and Marian compute it. `start` is the number
-    of the first position; `count` as in `Learned`.
+    of the first position; `count` as in `Learned`; `length` is told, not enforced, as in `Rotary`.
     """
 
     layout: Literal["interleaved", "halves"] = "interleaved"
     base: float = 10_000.0
     start: int = 0
     count: Literal["kept", "all"] = "kept"
+    length: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_of(self, "layout", ("interleaved", "halves"))
         _one_of(self, "count", COUNTS[:2])
+        _positive(self, "length")
         if not self.base > 1:
             refuse(self, "base", "must be greater than 1", "the paper has 10000.0")
         if isinstance(self.start, bool) or not isinstance(self.start, int) or self.start < 0:

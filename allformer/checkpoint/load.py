@@ -18,12 +18,11 @@ import torch
 
 from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
-from allformer.checkpoint.transfer import load_weights, own_state
+from allformer.checkpoint.transfer import load_weights, own_names, own_state
 from allformer.config import from_dict
 from allformer.core.model import AnyModel, build
 from allformer.errors import CheckpointError, ConfigError
-from allformer.families import FAMILIES
-from allformer.families.dialect import file_keys, read_config
+from allformer.families.dialect import file_keys, find_family, read_config
 from allformer.families.family import Family
 from allformer.families.weights import Ignored, Op, Renamed, Same, WeightMap
 
@@ -47,12 +46,10 @@ def load(
     if "is" in raw:
         return _load_own(directory, raw, device, dtype)
     files = open_tensors(directory)
-    family_keys = set(files)
-    model_config, origin = read_config(
-        raw, _with_prefix(family_keys), architecture=architecture, ignore=ignore
-    )
+    family = find_family(raw)
+    keys = _with_prefix(own_names(files, family.tables))
+    model_config, origin = read_config(raw, keys, architecture=architecture, ignore=ignore)
     model = build(model_config, device="meta")
-    family = FAMILIES[origin.family]
     ops = family.weights(model_config, origin.architecture)
     ops = [*_bridge(family, ops, files, architecture is not None), *ops]
     model.fates = load_weights(model, ops, files, device=device, dtype=dtype)
@@ -116,7 +113,7 @@ def _bridge(family: Family, ops: WeightMap, files: TensorFiles, chosen: bool) ->
     wanted of a file with a head, if the user has chosen so: then the head's tensors stay behind.
     """
     prefix, ours = family.prefix, file_keys(ops)
-    if not prefix or ours <= set(files):
+    if not prefix or (ours <= set(files) and not chosen):
         return []
     needs = any(key.startswith(prefix) for key in ours)
     has = any(key.startswith(prefix) for key in files)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -106,20 +107,35 @@ def copy_in(stored: Stored, view: Tensor) -> None:
         rows.copy_(piece)
 
 
+def same_bytes(second: Stored, first: Stored) -> bool:
+    """Whether two tensors of a file are copies; looks no further than the first difference."""
+    if second.shape != first.shape or second.dtype != first.dtype:
+        return False
+    size, total = max(1, CHUNK // first.dtype.itemsize), math.prod(first.shape)
+    for at in range(0, total, size):
+        a, b = torch.empty(2, min(size, total - at), dtype=first.dtype)
+        first.read_into(a, at)
+        second.read_into(b, at)
+        if not torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
+            return False
+    return True
+
+
+def own_names(files: TensorFiles, tables: Sequence[str]) -> set[str]:
+    """The names of a file without those `tables` (by their ends) that repeat one before them."""
+    names, found = set(files), list[str]()
+    for table in tables:
+        for name in sorted(name for name in files if f".{name}".endswith(f".{table}")):
+            if any(same_bytes(files[name], files[other]) for other in found):
+                names.discard(name)
+            else:
+                found.append(name)
+    return names
+
+
 def check_tied(second: Stored, first: Stored, files: TensorFiles) -> None:
     """Two names of one tensor must hold the same bytes."""
-    same = second.shape == first.shape and second.dtype == first.dtype
-    if same:
-        size = max(1, CHUNK // first.dtype.itemsize)
-        total = math.prod(first.shape)
-        for at in range(0, total, size):
-            a, b = torch.empty(2, min(size, total - at), dtype=first.dtype)
-            first.read_into(a, at)
-            second.read_into(b, at)
-            same = torch.equal(a.view(torch.uint8), b.view(torch.uint8))
-            if not same:
-                break
-    if not same:
+    if not same_bytes(second, first):
         raise CheckpointError(
             f"{files.where}: {second.name} differs from {first.name}, but the config says that "
             f"they are one tensor: the checkpoint is untied; set tie_word_embeddings to false in "

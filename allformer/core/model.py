@@ -509,5 +509,5 @@ def _norms_and_biases(model: nn.Module) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        for buffer in model.buffers():
+        for buffer in model.buffers():  # what is added to the logits
             buffer.zero_()

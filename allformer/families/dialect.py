@@ -12,7 +12,7 @@ from typing import Any
 from allformer import config
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
-from allformer.families.family import Family, NotThisFamily, Origin, architecture_of, head_kind
+from allformer.families.family import Family, NotThisFamily, Origin, architecture_of
 from allformer.families.fields import Fields
 from allformer.families.pieces import write_labels
 from allformer.families.weights import Weight, WeightMap
@@ -86,14 +86,14 @@ def _write_as(
     model: config.Model, family: Family, origin: Origin | None
 ) -> tuple[dict[str, Any], Origin]:
     known = origin if origin is not None and origin.family == family.name else None
-    kind = head_kind(model)
+    kind = family.kind(model)
     fitting = [a for a, head in family.architectures.items() if head == kind]
     if known is not None and known.architecture in fitting:
         fitting.insert(0, known.architecture)
     if not fitting:
         raise NotThisFamily(f"has no architecture with the head {type(model.head).__name__}")
     written = family.write(model)
-    extras = {} if known is None else known.extras
+    extras = dict(family.fresh) if known is None else known.extras
     fixed = {"architectures": fitting[:1], "model_type": family.name}
     raw = {**written, **write_labels(model.head), **_kept(extras, written), **fixed}
     keys = file_keys(family.weights(model, fitting[0]))

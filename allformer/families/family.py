@@ -24,6 +24,15 @@ class NotThisFamily(Exception):
     """The tree cannot be said in this family's config.json; the message says why."""
 
 
+def head_kind(model: config.Model) -> str:
+    """bare, words, class, token, span or pretrain."""
+    head = model.head
+    if isinstance(head, config.ClassHead):
+        return "token" if head.at == "token" else "class"
+    kinds = {config.LMHead: "words", config.SpanHead: "span", config.PretrainHead: "pretrain"}
+    return "bare" if head is None else kinds[type(head)]
+
+
 @dataclass(frozen=True)
 class Family:
     """One family; see the top of this file. `architectures` maps transformers' class names to the
@@ -37,6 +46,11 @@ class Family:
     weights: Callable[[Any, str], WeightMap]
     prefix: str = ""  # the base model's name within a model with a head
     same: Callable[[Any], Any] = lambda model: model  # the tree without what no file can say
+    kind: Callable[[Any], str] = head_kind
+    # Names that may be one table or several: `keys` has those whose numbers are their own, and
+    # not the copies that older files hold of a tied table.
+    tables: tuple[str, ...] = ()
+    fresh: Mapping[str, Any] = field(default_factory=dict)  # for models that had no config.json
 
 
 @dataclass(frozen=True)
@@ -47,15 +61,6 @@ class Origin:
     family: str
     architecture: str
     extras: dict[str, Any] = field(default_factory=dict)
-
-
-def head_kind(model: config.Model) -> str:
-    """bare, words, class, token, span or pretrain."""
-    head = model.head
-    if isinstance(head, config.ClassHead):
-        return "token" if head.at == "token" else "class"
-    kinds = {config.LMHead: "words", config.SpanHead: "span", config.PretrainHead: "pretrain"}
-    return "bare" if head is None else kinds[type(head)]
 
 
 def architecture_of(raw: Mapping[str, Any], family: Family) -> str:

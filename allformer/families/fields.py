@@ -47,6 +47,7 @@ class Fields:
     def __init__(self, raw: Mapping[str, Any], kind: str, ignore: Iterable[str] = ()) -> None:
         self.raw, self.kind = dict(raw), kind
         self.taken: set[str] = set()
+        self.skipped: set[str] = set()
         self.ignore = frozenset(ignore)
 
     def take(self, name: str, default: Any = _MISSING, *older: str) -> Any:
@@ -70,6 +71,10 @@ class Fields:
                 f"numbers (supported: {', '.join(map(repr, allowed)) or 'absent'}); "
                 f"load(…, ignore=[{name!r}]) goes on without it"
             )
+
+    def skip(self, *names: str) -> None:
+        """Fields that mean nothing to this model: written back as they were."""
+        self.skipped.update(names)
 
     def choice(self, name: str, known: Mapping[str, str], default: str) -> str:
         """A name that the table translates: `fields.choice("hidden_act", ACT, "gelu")`."""
@@ -113,7 +118,7 @@ class Fields:
         left = {
             name: value
             for name, value in self.raw.items()
-            if name not in self.taken | INERT | self.ignore and not _off(value)
+            if name not in self.taken | self.skipped | INERT | self.ignore and not _off(value)
         }
         if left:
             name, value = next(iter(left.items()))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from allformer import config
 from allformer.families.fields import Fields
 from allformer.families.weights import Op, Same, Stacked, Transposed
+
+# The tables that are one where a model is tied, by transformers' names.
+TABLES = (
+    "shared.weight",
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+    "lm_head.weight",
+)
 
 
 def dense(ours: str, theirs: str, bias: bool = True, transposed: bool = False) -> list[Op]:
@@ -33,6 +42,29 @@ def head_sizes(attention: config.Attention, dim: int) -> tuple[int, int, int]:
     """Rows of q, k and v."""
     size = attention.size(dim)
     return attention.heads * size, attention.groups * size, attention.groups * size
+
+
+def attention(
+    ours: str,
+    theirs: str,
+    kind: config.Attention,
+    dim: int,
+    parts: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "out_proj"),
+    cross: bool = False,
+) -> list[Op]:
+    """An attention's four matrices: q, k, v in one of ours, or across q and then k, v."""
+    q, k, v, out = (f"{theirs}.{part}" for part in parts)
+    rows = head_sizes(kind, dim)
+    ops = dense(f"{ours}.out", out, kind.bias)
+    if not cross:
+        return [*fused(f"{ours}.qkv", (q, k, v), rows, kind.bias), *ops]
+    query = dense(f"{ours}.query", q, kind.bias)
+    return [*query, *fused(f"{ours}.memory", (k, v), rows[1:], kind.bias), *ops]
+
+
+def has(keys: Collection[str], name: str) -> bool:
+    """Whether a file has a tensor of that name, with or without a prefix."""
+    return any(f".{key}".endswith(f".{name}") for key in keys)
 
 
 def class_head(
