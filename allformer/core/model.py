@@ -298,6 +298,24 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
                 labels = labels.masked_fill(attention_mask[:, -labels.shape[1] :] == 0, IGNORE)
         return self._finish(hidden, layout, labels)
 
+    def step(
+        self,
+        ids: Tensor,
+        cache: Cache,
+        attention_mask: Tensor | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        kernel: str = "fast",
+    ) -> Tensor:
+        """Read the new tokens only, ids B T → logits of the last one B V.
+
+        `attention_mask` covers cached and new tokens together.
+        """
+        keep = None if attention_mask is None else attention_mask.bool()
+        layout = Grid(ids.shape[0], ids.shape[1], keep, cache.length)
+        hidden = self.decoder(ids, layout, cache=cache, dtype=dtype, kernel=kernel)
+        return self.logits(hidden[:, -1])
+
 
 def _lay_out_positions(position_ids: Tensor | None, layout: Layout) -> Tensor | None:
     if position_ids is None or isinstance(layout, Grid):
