@@ -23,3 +23,7 @@ class TrainingError(AllformerError, RuntimeError):
 
 class LengthError(AllformerError, ValueError):
     """A sequence longer than the model can take; nothing is ever cut silently."""
+
+
+class GenerationError(AllformerError, RuntimeError):
+    """Generation cannot go on: the model's scores are not numbers."""

@@ -463,6 +463,24 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         spans = (start_positions, end_positions)
         return self._finish(hidden, layout, labels, input_ids, spans=spans)
 
+    def step(
+        self,
+        ids: Tensor,
+        cache: Cache,
+        attention_mask: Tensor | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        kernel: str = "fast",
+    ) -> Tensor:
+        """Read the new tokens only, ids B T → logits of the last one B V.
+
+        `attention_mask` covers cached and new tokens together.
+        """
+        keep = None if attention_mask is None else attention_mask.bool()
+        layout = Grid(ids.shape[0], ids.shape[1], keep, cache.length)
+        hidden = self.decoder(ids, layout, cache=cache, dtype=dtype, kernel=kernel)
+        return self.logits(hidden[:, -1])
+
 
 def _lay_out_more(ids: Tensor | None, layout: Layout) -> Tensor | None:
     """Positions or token types in the layout of the ids."""

@@ -1,0 +1,131 @@
+"""What a search has to do, settled to the last detail, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from allformer.errors import GenerationError
+from allformer.generate.drive import Drive, State
+from allformer.generate.processors import Processor
+from allformer.generate.stop import Stop
+from allformer.generate.warp import Warp
+
+
+class Streamer(Protocol):
+    """transformers' protocol: the prompt, then each new token of all rows, then the end."""
+
+    def put(self, value: Tensor) -> None: ...
+    def end(self) -> None: ...
+
+
+@dataclass
+class Generated:
+    """Result of `generate` with `return_dict_in_generate=True`, by transformers' names."""
+
+    sequences: Tensor  # rows L
+    sequences_scores: Tensor | None = None  # rows: of beams
+    scores: tuple[Tensor, ...] | None = None  # of each step, processed: running rows V
+    logits: tuple[Tensor, ...] | None = None  # of each step, as the model gave them
+    beam_indices: Tensor | None = None  # which beam each token was chosen from; −1: none
+
+
+@dataclass
+class Ask:
+    """The work of one call. `limit` (rows, on the CPU) is how many new tokens each row may get."""
+
+    limit: Tensor
+    stop: Stop
+    pad: int = 0
+    processors: Sequence[Processor] = ()
+    warps: Sequence[Warp] = ()
+    renormalise: bool = False
+    draw: Draw | None = None  # None: the likeliest
+    copies: int = 1  # sequences that start from each row of the caller's: beams, or draws
+    back: int = 1  # how many of a row's beams come back
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    total: bool = False  # greedy: score log-probabilities, and add up those of what is said
+    streamer: Streamer | None = None
+    keep_scores: bool = False
+    keep_logits: bool = False
+    keep_trail: bool = False
+
+    def process(self, ids: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
+        """All that is done to the scores before a token is taken."""
+        for process in self.processors:
+            scores = process(ids, scores, rows)
+        for warp in self.warps:
+            scores = warp(scores)
+        return scores.log_softmax(-1) if self.renormalise else scores
+
+
+class Kept:
+    """The scores of each step, if asked for, spread over all rows: −∞ for those that have left."""
+
+    def __init__(self, ask: Ask, rows: int) -> None:
+        self.rows = rows
+        self.scores: list[Tensor] | None = [] if ask.keep_scores else None
+        self.logits: list[Tensor] | None = [] if ask.keep_logits else None
+
+    def add(self, logits: Tensor, scores: Tensor, alive: Tensor) -> None:
+        """`alive` says where among all rows each running one stands."""
+        for steps, new in ((self.logits, logits), (self.scores, scores)):
+            if steps is not None:
+                spread = new.new_full((self.rows, new.shape[1]), float("-inf"))
+                steps.append(spread.index_copy(0, alive, new))
+
+    def put(self, found: Generated) -> Generated:
+        """Hand over what was kept."""
+        found.scores = None if self.scores is None else tuple(self.scores)
+        found.logits = None if self.logits is None else tuple(self.logits)
+        return found
+
+
+class Draw:
+    """Draws as `torch.multinomial` does, with the same random numbers.
+
+    Noise is made for all rows, those that have left too, so that what a row draws does not depend
+    on when its neighbours end. With the same seed transformers draws the same tokens.
+    """
+
+    def __init__(self, rows: int, generator: torch.Generator | None = None) -> None:
+        self.rows, self.generator = rows, generator
+
+    def __call__(self, scores: Tensor, alive: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """`scores` (running rows N) → `count` columns of each, no two alike, and how they ranked.
+
+        The largest p/E with E exponential is a draw from p; the next one is a draw from the rest.
+        """
+        p = scores.softmax(-1)
+        noise = torch.empty(self.rows, p.shape[-1], device=p.device)
+        noise.exponential_(generator=self.generator).clamp_min_(_TINY)  # 0/0 is not a number
+        ranked = p / noise[alive]
+        rank, where = ranked.max(-1, keepdim=True) if count == 1 else ranked.topk(count)
+        return where, rank
+
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+def first_step(drive: Drive, state: State, ids: Tensor, copies: int) -> Tensor:
+    """The first logits. The prompt is read once for all copies of a row, which then part."""
+    logits = drive.step(ids, state)
+    if copies == 1:
+        return logits
+    rows = torch.arange(len(ids), device=ids.device).repeat_interleave(copies)
+    state.select(rows, sources=True)
+    return logits[rows]
+
+
+def check_numbers(ranks: Tensor) -> None:
+    """Stop where a score is not a number, rather than say something."""
+    if bool(ranks.isnan().any()):
+        raise GenerationError(
+            "the scores of the next token are not numbers (NaN); look for NaN in the weights, try "
+            "a wider dtype, and see that the options do not forbid every token"
+        )

@@ -1,0 +1,182 @@
+"""Beam search, and beams that are drawn: K sequences of each row side by side.
+
+A finished sequence scores the sum of its tokens' log-probabilities over their number^penalty. Which
+candidates are looked at, which of them count as finished and when a row is closed is as in
+transformers, step for step, so that the tokens are the same.
+
+Legend: B rows still running, K beams, C candidates (2K or more), V vocabulary, L tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from allformer.generate.ask import Ask, Generated, Kept, check_numbers, first_step
+from allformer.generate.drive import Drive, State
+
+
+@dataclass
+class Beams:
+    """Sequences of each row (M of them), with what belongs to each."""
+
+    ids: Tensor  # B M L
+    trail: Tensor | None  # B M new tokens: the beam that each was chosen from, if asked for
+    score: Tensor  # B M
+    ended: Tensor  # B M
+    length: Tensor  # B M, new tokens
+
+    def pick(self, index: Tensor) -> Beams:
+        """index B N: the chosen ones of each row."""
+        return self._each(lambda x: _pick(x, index))
+
+    def rows(self, rows: Tensor | slice) -> Beams:
+        """The chosen rows."""
+        return self._each(lambda x: x[rows])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Beams:
+        trail = None if self.trail is None else change(self.trail)
+        score, ended, length = change(self.score), change(self.ended), change(self.length)
+        return Beams(change(self.ids), trail, score, ended, length)
+
+    def best_with(self, new: Beams, fill: int) -> Beams:
+        """The M best of these and `new`, whose ids are longer by one."""
+        ids = torch.cat([pad(self.ids, (0, 1), value=fill), new.ids], dim=1)
+        trail = None
+        if self.trail is not None and new.trail is not None:
+            trail = torch.cat([pad(self.trail, (0, 1), value=-1), new.trail], dim=1)
+        score = torch.cat([self.score, new.score], dim=1)
+        ended = torch.cat([self.ended, new.ended], dim=1)
+        length = torch.cat([self.length, new.length], dim=1)
+        both = Beams(ids, trail, score, ended, length)
+        return both.pick(score.topk(self.score.shape[1], dim=1).indices)
+
+
+def search_beams(drive: Drive, state: State, ids: Tensor, ask: Ask) -> Generated:
+    """Continue each row of `ids` with `ask.copies` beams; rows that are closed leave the batch."""
+    device, prompt, beams, rows = ids.device, ids.shape[1], ask.copies, len(ids)
+    logits = first_step(drive, state, ids, beams)
+    vocab, dead = logits.shape[-1], _dead(logits.dtype)
+    count = max(2, 1 + len(ask.stop.eos)) * beams  # enough that K of them do not end
+    count = min(count, beams * vocab)
+    first = torch.arange(count, device=device) < beams
+    each = torch.arange(beams, device=device)
+
+    running = _start(ids, beams, dead, logits.dtype, ask.keep_trail)
+    # All beams of a row start alike: only the first one counts.
+    finished = running.rows(slice(None))
+    running.score = torch.where(each == 0, 0.0, running.score)
+    results: list[Beams | None] = [None] * rows
+    kept = Kept(ask, rows * beams)
+    alive = torch.arange(rows)  # which row of the caller's each running one is, on the CPU,
+    here = alive.to(device)  # and on the device
+    length = 0
+    while True:
+        length += 1
+        at_limit = ask.limit[alive] <= length
+        flat = running.ids.flatten(0, 1)
+        logp = ask.process(flat, logits.log_softmax(-1), here.repeat_interleave(beams))
+        kept.add(logits, logp, (here[:, None] * beams + each).flatten())
+        sums = (running.score[..., None] + logp.view(-1, beams, vocab)).flatten(1)  # B K·V
+        if ask.draw is None:
+            best, where = sums.topk(count, dim=1)  # B C
+            rank = best
+        else:
+            where, rank = ask.draw(sums, here, count)
+            best = sums.gather(1, where)
+        beam, token = where // vocab, where % vocab
+        grown = running.pick(beam)  # B C
+        grown.ids = torch.cat([grown.ids, token[..., None]], dim=2)
+        if grown.trail is not None:
+            grown.trail = torch.cat([grown.trail, (here[:, None] * beams + beam)[..., None]], 2)
+        hits = ask.stop(grown.ids.flatten(0, 1)).view_as(token) | at_limit.to(device)[:, None]
+
+        # What ends counts as finished only if it is among the K best.
+        grown.ended = hits & first
+        grown.length = grown.length + 1
+        grown.score = best / length**ask.length_penalty + ~grown.ended * dead
+        if ask.early_stopping is True:
+            grown.score = grown.score + finished.ended.all(1, keepdim=True) * dead
+        finished = finished.best_with(grown, ask.pad)
+
+        score, order = (best + hits * dead).topk(beams, dim=1)  # B K
+        running, beam = grown.pick(order), beam.gather(1, order)
+        running.score = score
+
+        closed = (_closed(finished, score, length, ask, alive) | hits.all(1)).cpu()
+        check_numbers(rank)
+        for i in closed.nonzero()[:, 0].tolist():
+            results[int(alive[i])] = finished.rows(slice(i, i + 1))
+        if closed.all():
+            break
+        moves = torch.arange(len(here), device=device)[:, None] * beams + beam  # B K
+        if closed.any():
+            stay = (~closed).nonzero()[:, 0]
+            alive, moved = alive[stay], stay.to(device)
+            here, moves = here[moved], moves[moved]
+            running, finished = running.rows(moved), finished.rows(moved)
+        state.select(moves.flatten(), sources=bool(closed.any()))
+        logits = drive.step(running.ids.flatten(0, 1), state)
+    found = _collect([each for each in results if each is not None], prompt, ask)
+    return kept.put(found)
+
+
+def _start(ids: Tensor, beams: int, dead: float, dtype: torch.dtype, trail: bool) -> Beams:
+    """K dead beams of each row, at the prompt."""
+    score = torch.full((len(ids), beams), dead, dtype=dtype, device=ids.device)
+    none = torch.zeros_like(score, dtype=torch.long)
+    empty = ids.new_empty((len(ids), beams, 0)) if trail else None
+    return Beams(ids[:, None].expand(-1, beams, -1), empty, score, none.bool(), none)
+
+
+def _closed(finished: Beams, score: Tensor, length: int, ask: Ask, alive: Tensor) -> Tensor:
+    """Rows of which nothing better can come: the best beam would not beat the worst finished one.
+
+    It is judged as if it ended here; with "never" and a penalty that favours length, as if it came
+    to the longest length without losing anything more.
+    """
+    full = finished.ended.all(1)
+    hope = score[:, :1] / length**ask.length_penalty
+    if ask.early_stopping == "never" and ask.length_penalty > 0:
+        ideal = ask.limit[alive].double().to(score.device)[:, None]
+        hope = score[:, :1] / ideal**ask.length_penalty
+    worst = finished.score.min(1, keepdim=True).values
+    worst = torch.where(finished.ended, worst, _dead(score.dtype))
+    closed: Tensor = ~(hope > worst).any(1)
+    return closed | full if ask.early_stopping is True else closed
+
+
+def _collect(found: list[Beams], prompt: int, ask: Ask) -> Generated:
+    """The returned sequences of all rows, one below the other, padded to one width."""
+    width = max(int(each.length[:, : ask.back].max()) for each in found)
+
+    def join(tensors: list[Tensor], fill: int, width: int) -> Tensor:
+        cut = [x[0, : ask.back, :width] for x in tensors]
+        return torch.cat([pad(x, (0, width - x.shape[1]), value=fill) for x in cut])
+
+    trails = [each.trail for each in found if each.trail is not None]
+    return Generated(
+        join([each.ids for each in found], ask.pad, prompt + width),
+        torch.cat([each.score[0, : ask.back] for each in found]),
+        beam_indices=join(trails, -1, width) if trails else None,
+    )
+
+
+def _dead(dtype: torch.dtype) -> float:
+    """A score that no real one comes near, so large that what is added to it does not show.
+
+    transformers has −1e9 in fp32, where numbers stand 64 apart; the same in fp64 is 2²⁹ times that.
+    Beams that are not there are all alike then, and take no part unless nothing else is left.
+    """
+    return -1e9 * 2**29 if dtype == torch.float64 else -1e9
+
+
+def _pick(x: Tensor, index: Tensor) -> Tensor:
+    """x B M …, index B N → B N …"""
+    if x.ndim == 2:
+        return x.gather(1, index)
+    return x.gather(1, index[..., None].expand(*index.shape, x.shape[2]))

@@ -1,0 +1,165 @@
+"""What each option may be. A value that cannot work is refused where it is written down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from allformer.errors import ConfigError
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _ids(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_whole(i) and i >= 0 for i in value)
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, tuple) and all(_ids(word) and word for word in value)
+
+
+def _biases(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and pair[0] and _ids(pair[0])
+        and isinstance(pair[1], int | float) and not math.isnan(pair[1])
+        for pair in value
+    )  # fmt: skip
+
+
+def _texts(value: Any) -> bool:
+    every = (value,) if isinstance(value, str) else value
+    return isinstance(every, tuple) and bool(every) and all(isinstance(t, str) and t for t in every)
+
+
+class _Rule:
+    def __init__(self, holds: Callable[[Any], bool], must: str, way_out: str, *names: str) -> None:
+        self.holds, self.must, self.way_out, self.names = holds, must, way_out, names
+
+
+_RULES = (
+    _Rule(
+        lambda v: _whole(v) and v >= 1, "must be a whole number of at least 1", "try 1 or more",
+        "max_new_tokens", "max_length", "num_beams", "num_return_sequences",
+    ),
+    _Rule(
+        lambda v: _whole(v) and v >= 0, "must be a whole number of at least 0", "0 turns it off",
+        "min_new_tokens", "min_length", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+        "top_k",
+    ),
+    _Rule(
+        lambda v: _number(v) and v > 0, "must be a number above 0", "1.0 changes nothing",
+        "repetition_penalty", "encoder_repetition_penalty",
+    ),
+    _Rule(lambda v: _number(v) and v > 0, "must be seconds above 0", "leave it out", "max_time"),
+    _Rule(
+        lambda v: _number(v) and v >= 0, "must be a number above 0",
+        "use do_sample=False for the likeliest token each time", "temperature",
+    ),
+    _Rule(_number, "must be a finite number", "1.0 is the default", "length_penalty"),
+    _Rule(
+        lambda v: _number(v) and 0 <= v <= 1, "must lie in 0 … 1", "leave it out to keep all",
+        "top_p", "min_p",
+    ),
+    _Rule(
+        lambda v: _number(v) and 0 < v <= 1, "must lie in 0 … 1, without 0", "leave it out",
+        "typical_p", "top_h",
+    ),
+    _Rule(
+        lambda v: _number(v) and 0 <= v < 1, "must lie in 0 … 1, without 1", "0 turns it off",
+        "epsilon_cutoff", "eta_cutoff",
+    ),
+    _Rule(
+        lambda v: isinstance(v, bool) or v == "never", "is not a choice",
+        'try True, False or "never"', "early_stopping",
+    ),
+    _Rule(
+        lambda v: isinstance(v, bool), "must be True or False", "correct its type",
+        "do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "output_scores",
+        "output_logits", "return_dict_in_generate",
+    ),
+    # Checkpoints write -1 for "none"; it is read as that where it is used.
+    _Rule(_whole, "must be a token's id", "give one whole number", "pad_token_id", "bos_token_id"),
+    _Rule(
+        lambda v: _whole(v) and v >= 0, "must be a token's id", "give one whole number",
+        "forced_bos_token_id",
+    ),
+    _Rule(
+        lambda v: _whole(v) or (isinstance(v, tuple) and bool(v) and all(map(_whole, v))),
+        "must be a token's id or a list of them", "correct its value",
+        "eos_token_id", "forced_eos_token_id", "decoder_start_token_id",
+    ),
+    _Rule(
+        _ids, "must be a list of token ids", "correct its value",
+        "suppress_tokens", "begin_suppress_tokens",
+    ),
+    _Rule(
+        _words, "must be a list of lists of token ids", "try [[5], [7, 8]]", "bad_words_ids",
+    ),
+    _Rule(
+        _biases, "must pair token ids with a bias", "try [[[5, 7], -2.0]] or {(5, 7): -2.0}",
+        "sequence_bias",
+    ),
+    _Rule(
+        lambda v: isinstance(v, tuple) and len(v) == 2 and _whole(v[0]) and _number(v[1]),
+        "must be a start and a factor", "try (10, 1.1)", "exponential_decay_length_penalty",
+    ),
+    _Rule(
+        _texts, "must be a text or a list of texts, none of them empty", "correct its value",
+        "stop_strings",
+    ),
+)  # fmt: skip
+
+RULES = {name: rule for rule in _RULES for name in rule.names}
+
+
+def check_fields(owner: Any) -> None:
+    """Each field that is set against its rule, then those that must fit together."""
+    for name, rule in RULES.items():
+        value = getattr(owner, name)
+        if value is not None and not rule.holds(value):
+            raise ConfigError(f"{name}={value!r} {rule.must}; {rule.way_out}")
+    _check_forced(owner)
+
+
+def _check_forced(owner: Any) -> None:
+    """A token that is forced and forbidden would leave nothing to say."""
+    for name in ("forced_bos_token_id", "forced_eos_token_id"):
+        forced = as_tuple(getattr(owner, name))
+        if forced and set(forced) <= set(owner.suppress_tokens or ()):
+            raise ConfigError(
+                f"{name}={getattr(owner, name)} is also in suppress_tokens, so nothing could be "
+                f"said; take it out of one of them"
+            )
+
+
+def check_together(settled: Any) -> None:
+    """What can only be judged when all is settled: what `generate` is about to do."""
+    beams, back = settled.num_beams or 1, settled.num_return_sequences or 1
+    if settled.do_sample and settled.temperature == 0:
+        raise ConfigError(
+            "temperature=0 must be a number above 0; use do_sample=False for the likeliest token "
+            "each time"
+        )
+    if back > 1 and beams == 1 and not settled.do_sample:
+        raise ConfigError(
+            f"num_return_sequences={back}: greedy search finds one sequence; set num_beams={back} "
+            f"or more, or do_sample=True"
+        )
+    if beams > 1 and back > beams:
+        raise ConfigError(
+            f"num_return_sequences={back} must be at most num_beams={beams}; try num_beams={back}"
+        )
+
+
+def as_tuple(value: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """One id, several or none, as a tuple."""
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)

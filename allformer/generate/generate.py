@@ -1,0 +1,172 @@
+"""`generate`: text ids in, text ids out, with transformers' options and its tokens.
+
+generate(model, input_ids, attention_mask, max_new_tokens=50)                     # greedy
+generate(model, input_ids, num_beams=4, length_penalty=0.6, max_new_tokens=50)    # beams
+generate(model, input_ids, do_sample=True, top_p=0.9, generator=g)                # drawn
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
+from allformer.errors import ConfigError
+from allformer.generate.ask import Ask, Draw, Generated, Streamer
+from allformer.generate.beams import search_beams
+from allformer.generate.checks import as_tuple, check_together
+from allformer.generate.drive import drive_for
+from allformer.generate.options import GenerationConfig, settle
+from allformer.generate.processors import make_processors
+from allformer.generate.prompt import decoder_prompt, new_tokens, read_prompt
+from allformer.generate.sample import follow
+from allformer.generate.stop import Stop
+from allformer.generate.warp import make_warps
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff",
+             "eta_cutoff")  # fmt: skip
+
+
+def generate(
+    model: EncoderDecoderModel | DecoderOnlyModel,
+    input_ids: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    generation: GenerationConfig | None = None,
+    *,
+    streamer: Streamer | None = None,
+    generator: torch.Generator | None = None,
+    tokenizer: Any = None,
+    decoder_input_ids: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    **options: Any,
+) -> Any:
+    """Continue the rows of `input_ids` (a decoder), or answer them (an encoder-decoder).
+
+    Gives ids: prompt and new tokens of a decoder, start token and new tokens of an
+    encoder-decoder, `num_return_sequences` of each row one below the other, padded on the right.
+    With `return_dict_in_generate=True` a `Generated`.
+
+    `options` are the fields of `GenerationConfig`; they win over `generation`, which wins over the
+    model's own (`model.generation`, if it has one). A decoder's prompts are padded on the left.
+    `stop_strings` needs `tokenizer`. `dtype` is what is computed in.
+    """
+    drive = drive_for(model, dtype)
+    generation = options.pop("generation_config", None) or generation  # transformers' name for it
+    own = getattr(model, "generation", None) or _own_tokens(model)
+    g = settle(own, generation, options=options)
+    check_together(g)
+    _warn_unused(g, options)
+    beams = g.num_beams or 1
+    if streamer is not None and beams > 1:
+        raise ConfigError(f"a streamer cannot follow num_beams={beams}; set num_beams=1")
+    _check_generator(generator, model.device)
+    with torch.inference_mode():
+        source, mask = read_prompt(model, input_ids, attention_mask, g)
+        ids = source
+        if isinstance(model, EncoderDecoderModel):
+            ids = decoder_prompt(model, len(source), decoder_input_ids, g)
+        elif decoder_input_ids is not None:
+            raise ConfigError("decoder_input_ids is for an encoder-decoder; give input_ids alone")
+        if len(ids) == 0:
+            return Generated(ids.clone()) if g.return_dict_in_generate else ids.clone()
+        state = drive.open(source, mask, g.use_cache is not False)
+        new = new_tokens(model, ids.shape[1], state.skip, g)
+        ask = _ask(model, g, source, ids, new, generator, tokenizer)
+        ask.streamer = streamer
+        found = (search_beams if beams > 1 else follow)(drive, state, ids, ask)
+    return _plain(found, g)
+
+
+def _own_tokens(model: EncoderDecoderModel | DecoderOnlyModel) -> GenerationConfig:
+    tokens = model.config.decoder.source
+    return GenerationConfig(
+        pad_token_id=tokens.pad_id, bos_token_id=tokens.bos_id, eos_token_id=tokens.eos_id
+    )
+
+
+def _ask(
+    model: EncoderDecoderModel | DecoderOnlyModel,
+    g: GenerationConfig,
+    source: Tensor,
+    ids: Tensor,
+    new: int,
+    generator: torch.Generator | None,
+    tokenizer: Any,
+) -> Ask:
+    """The options as the work that they mean."""
+    (rows, prompt), beams, back = ids.shape, g.num_beams or 1, g.num_return_sequences or 1
+    eos = tuple(i for i in as_tuple(g.eos_token_id) if i >= 0)
+    strings = (g.stop_strings,) if isinstance(g.stop_strings, str) else g.stop_strings or ()
+    if g.min_new_tokens is not None:
+        g = replace(g, min_length=None)  # transformers lets the one override the other
+    processors = make_processors(
+        g, prompt=prompt, longest=prompt + new, eos=eos, source=source,
+        vocab=model.config.decoder.source.vocab,
+    )  # fmt: skip
+    copies = beams if beams > 1 else back
+    keep = 1 if beams == 1 else 1 + (len(eos) or 1)
+    back_dict = bool(g.return_dict_in_generate)
+    return Ask(
+        limit=torch.full((rows,), new),
+        stop=Stop(eos, strings, tokenizer, g.max_time),
+        pad=_fill(g, eos, beams, bool(strings or g.max_time)),
+        processors=processors,
+        warps=make_warps(g, keep) if g.do_sample else (),
+        renormalise=bool(g.renormalize_logits),
+        draw=Draw(rows * (1 if beams > 1 else copies), generator) if g.do_sample else None,
+        copies=copies,
+        back=back,
+        length_penalty=1.0 if g.length_penalty is None else float(g.length_penalty),
+        early_stopping=g.early_stopping or False,
+        keep_scores=back_dict and bool(g.output_scores),
+        keep_logits=back_dict and bool(g.output_logits),
+        keep_trail=back_dict,
+    )
+
+
+def _fill(g: GenerationConfig, eos: tuple[int, ...], beams: int, may_stop: bool) -> int:
+    """The id behind the end of a sequence: the pad id, or the first end token."""
+    pad = None if g.pad_token_id is None or g.pad_token_id < 0 else g.pad_token_id
+    if pad is None and not eos and beams > 1 and may_stop:
+        raise ConfigError(
+            "pad_token_id=None and eos_token_id=None: beams that stop at different lengths "
+            "cannot be put into one tensor; give pad_token_id"
+        )
+    if eos and (pad is None or (beams > 1 and pad == 0)):
+        return eos[0]  # beams of transformers are filled with `pad or eos`, and 0 counts as none
+    return pad or 0
+
+
+def _plain(found: Generated, g: GenerationConfig) -> Any:
+    """Outside of inference mode, so that what comes back can be trained on."""
+
+    def copied(x: Any) -> Any:
+        return tuple(map(copied, x)) if isinstance(x, tuple) else x if x is None else x.clone()
+
+    if not g.return_dict_in_generate:
+        return copied(found.sequences)
+    if not g.output_scores:
+        found = replace(found, sequences_scores=None)
+    return Generated(**{each.name: copied(getattr(found, each.name)) for each in fields(found)})
+
+
+def _warn_unused(g: GenerationConfig, options: dict[str, Any]) -> None:
+    """An option that was asked for and does nothing is a mistake in the call."""
+    idle = [] if g.do_sample else [(name, "do_sample=True") for name in _SAMPLING]
+    if (g.num_beams or 1) == 1:
+        idle += [("length_penalty", "num_beams > 1"), ("early_stopping", "num_beams > 1")]
+    for name, needs in idle:
+        if options.get(name) not in (None, False, 1.0):
+            warnings.warn(f"{name}={options[name]} does nothing without {needs}", stacklevel=3)
+
+
+def _check_generator(generator: torch.Generator | None, device: torch.device) -> None:
+    if generator is not None and generator.device.type != device.type:
+        raise ConfigError(
+            f"generator draws on {generator.device}, but the model is on {device}; "
+            f"make it with torch.Generator('{device.type}')"
+        )

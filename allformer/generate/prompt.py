@@ -1,0 +1,144 @@
+"""What a search starts from: the rows of ids, their mask, and how long they may become."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
+from allformer.errors import ConfigError, LengthError
+from allformer.generate.checks import as_tuple
+from allformer.generate.drive import longest
+from allformer.generate.options import GenerationConfig
+
+_DEFAULT = 20  # new tokens where nobody says how many, as in transformers
+
+
+def read_prompt(
+    model: EncoderDecoderModel | DecoderOnlyModel,
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    g: GenerationConfig,
+) -> tuple[Tensor, Tensor | None]:
+    """`input_ids` (rows S) and `attention_mask` on the model's device, checked."""
+    bos = g.bos_token_id
+    if input_ids is None:
+        rows = 1 if attention_mask is None else len(attention_mask)
+        input_ids, attention_mask = torch.empty(rows, 0, dtype=torch.long), None
+    if not isinstance(input_ids, Tensor) or input_ids.ndim != 2 or input_ids.is_floating_point():
+        raise ConfigError(
+            f"input_ids={_shape(input_ids)} must be whole numbers, rows × tokens; "
+            f"try torch.tensor([ids])"
+        )
+    ids = input_ids.to(model.device, torch.long)
+    if ids.shape[1] == 0:
+        if bos is None or bos < 0:
+            raise ConfigError("the prompt is empty and bos_token_id is None; give one of them")
+        ids, attention_mask = ids.new_full((len(ids), 1), bos), None
+    if attention_mask is not None and attention_mask.shape != ids.shape:
+        raise ConfigError(
+            f"attention_mask has the shape {tuple(attention_mask.shape)}, but input_ids "
+            f"{tuple(ids.shape)}; give one 1 (keep) or 0 (padding) for each id"
+        )
+    _check_ids(ids, model, "input_ids")
+    mask = None if attention_mask is None else attention_mask.to(ids.device).bool()
+    if isinstance(model, DecoderOnlyModel):
+        mask = _left_padded(ids, mask, g)
+    return ids, mask
+
+
+def _left_padded(ids: Tensor, mask: Tensor | None, g: GenerationConfig) -> Tensor | None:
+    """A decoder's mask: read off the padding if none is given; every row must end in a token."""
+    pad, given = g.pad_token_id, mask is not None
+    if mask is None and pad is not None and pad not in as_tuple(g.eos_token_id):
+        mask = ids != pad
+    if mask is None or bool(mask[:, -1].all()):
+        return mask
+    row = int((~mask[:, -1]).nonzero()[0])
+    what = "attention_mask" if given else f"pad_token_id={pad}"
+    raise ConfigError(
+        f"{what} says that row {row} of input_ids ends in padding, but a decoder goes on from the "
+        f"last token; pad on the left (padding_side='left')"
+        + ("" if given else ", or give attention_mask")
+    )
+
+
+def decoder_prompt(
+    model: EncoderDecoderModel, rows: int, given: Tensor | None, g: GenerationConfig
+) -> Tensor:
+    """What the decoder of an encoder-decoder starts from: its start token, and what was given."""
+    start = as_tuple(
+        g.bos_token_id if g.decoder_start_token_id is None else g.decoder_start_token_id
+    )
+    if not start:
+        raise ConfigError(
+            "an encoder-decoder needs decoder_start_token_id or bos_token_id to begin; give one"
+        )
+    if len(start) not in (1, rows):
+        raise ConfigError(
+            f"decoder_start_token_id has {len(start)} ids for {rows} rows; give one, or one each"
+        )
+    first = torch.tensor(start, device=model.device)[:, None].expand(rows, 1)
+    ids = first
+    if given is not None:
+        if given.ndim != 2 or len(given) != rows or given.shape[1] == 0:
+            raise ConfigError(
+                f"decoder_input_ids={_shape(given)} must be {rows} rows × at least one token; "
+                f"give them so, or leave them out"
+            )
+        ids = given.to(model.device, torch.long)
+        if bool((ids[:, :1] != first).all()):
+            ids = torch.cat([first, ids], dim=1)
+    _check_ids(ids, model, "decoder_start_token_id or decoder_input_ids")
+    return ids
+
+
+def new_tokens(
+    model: EncoderDecoderModel | DecoderOnlyModel, prompt: int, skip: int, g: GenerationConfig
+) -> int:
+    """How many tokens may follow a prompt that wide, of which `skip` columns are padding."""
+    room = longest(model.config.decoder)
+    new = g.max_new_tokens
+    if new is None and g.max_length is not None:
+        new = g.max_length - prompt
+        if new < 1:
+            raise ConfigError(
+                f"max_length={g.max_length} counts the prompt, which has {prompt} tokens; "
+                f"try max_new_tokens, which does not"
+            )
+    if new is None:
+        new = _DEFAULT if room is None else max(1, min(_DEFAULT, room - prompt))
+        warnings.warn(
+            f"neither max_new_tokens nor max_length is given: at most {new} tokens are generated",
+            stacklevel=4,
+        )
+    # The last token is said, not read.
+    if room is not None and prompt - skip + new - 1 > room:
+        left = room - (prompt - skip) + 1
+        way_out = f"try max_new_tokens={left}" if left > 0 else "shorten or split the prompt"
+        raise LengthError(
+            f"a prompt of {prompt - skip} tokens and max_new_tokens={new} need "
+            f"{prompt - skip + new - 1} positions, but the model has {room}; {way_out}"
+        )
+    if (g.min_new_tokens or 0) > new:
+        warnings.warn(
+            f"min_new_tokens={g.min_new_tokens} is more than the {new} that may be generated",
+            stacklevel=4,
+        )
+    return new
+
+
+def _check_ids(ids: Tensor, model: EncoderDecoderModel | DecoderOnlyModel, name: str) -> None:
+    side = "encoder" if name == "input_ids" and hasattr(model, "encoder") else "decoder"
+    vocab = getattr(model.config, side).source.vocab
+    if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
+        raise ConfigError(
+            f"{name} has {int(ids.min())} … {int(ids.max())}, but the vocabulary is 0 … "
+            f"{vocab - 1}; use the tokeniser of this model"
+        )
+
+
+def _shape(x: object) -> str:
+    return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
