@@ -92,20 +92,20 @@ def _write_as(
         fitting.insert(0, known.architecture)
     if not fitting:
         raise NotThisFamily(f"has no architecture with the head {type(model.head).__name__}")
-    written = family.write(model)
+    written = {**family.write(model), **write_labels(model.head)}
     extras = dict(family.fresh) if known is None else known.extras
     fixed = {"architectures": fitting[:1], "model_type": family.name}
-    raw = {**written, **write_labels(model.head), **_kept(extras, written), **fixed}
+    raw = {**written, **_kept(extras, written), **fixed}
     keys = file_keys(family.weights(model, fitting[0]))
-    again, _ = read_config(raw, keys)
-    if family.same(again) != family.same(model):
-        raise NotThisFamily(f"cannot say it: it would read {_difference(model, again)}")
+    wanted, again = family.same(model), family.same(read_config(raw, keys)[0])
+    if again != wanted:
+        raise NotThisFamily(f"cannot say it: it would read {_difference(wanted, again)}")
     return raw, Origin(family.name, fitting[0], extras)
 
 
 def _kept(extras: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that change nothing, as they were; a list of ends stays a list."""
-    labels = ("id2label", "label2id", "problem_type", "num_labels", "_num_labels")
+    labels = ("num_labels", "_num_labels") if "id2label" in written else ()
     return {
         name: value
         for name, value in extras.items()
