@@ -24,10 +24,11 @@ import torch
 from allformer.checkpoint.hashes import sha256
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.llama2c import read_llama2c, read_pieces, write_sentencepiece
-from allformer.checkpoint.load import load, read_json
+from allformer.checkpoint.load import GENERATION, load, read_json
 from allformer.checkpoint.save import OWN, save, write_json
 from allformer.checkpoint.transfer import SHARD, own_state
 from allformer.checkpoint.verify import open_with_transformers, verify
+from allformer.config import EncoderDecoder
 from allformer.core.model import AnyModel
 from allformer.errors import CheckpointError
 from allformer.version import __version__
@@ -68,6 +69,8 @@ def convert(
     save(model, target, family=family, dtype=dtype, max_shard_bytes=max_shard_bytes)
     if where.is_dir():
         copy_others(where, target)
+        if model.origin is None and "is" not in read_json(target / "config.json"):
+            open_to_others(where, target, model)
     elif tokenizer is not None:
         write_llama2c_tokenizer(Path(tokenizer), target, model)
     certificate = {
@@ -151,6 +154,28 @@ def copy_others(source: Path, target: Path) -> None:
                 shutil.copytree(file, target / file.name, dirs_exist_ok=True)
             else:
                 shutil.copyfile(file, target / file.name)
+
+
+def open_to_others(source: Path, target: Path, model: AnyModel) -> None:
+    """What transformers must know of a model that we trained: its tokens, and how it begins.
+
+    Our translator puts `</s>` after a sentence itself; others expect it from the tokeniser.
+    """
+    from allformer.text.wrapper import Tokenizer
+
+    if (source / "tokenizer.json").is_file():
+        Tokenizer.load(source).with_specials(after=["</s>"]).save(target)
+    if isinstance(model.config, EncoderDecoder) and model.generation is None:
+        tokens = model.config.decoder.source
+        said = {
+            "decoder_start_token_id": model.config.start,
+            "bos_token_id": tokens.bos_id,
+            "eos_token_id": tokens.eos_id,
+            "pad_token_id": tokens.pad_id,
+            "suppress_tokens": [tokens.pad_id, tokens.bos_id],  # our search never says these
+            "max_length": 256,
+        }
+        write_json(target / GENERATION, said)
 
 
 def write_llama2c_tokenizer(file: Path, target: Path, model: AnyModel) -> None:

@@ -26,6 +26,8 @@ from allformer.families.dialect import file_keys, find_family, read_config
 from allformer.families.family import Family
 from allformer.families.weights import Ignored, Op, Renamed, Same, WeightMap
 
+GENERATION = "generation_config.json"
+
 
 def load(
     path: str | Path,
@@ -54,6 +56,8 @@ def load(
     ops = [*_bridge(family, ops, files, architecture is not None), *ops]
     model.fates = load_weights(model, ops, files, device=device, dtype=dtype)
     model.origin = origin
+    if (directory / GENERATION).is_file():
+        model.generation = read_json(directory / GENERATION)
     return model.eval()
 
 
@@ -98,6 +102,8 @@ def _load_own(
         raise CheckpointError(f"{directory / 'config.json'}: {error}") from None
     files = open_tensors(directory)
     model.fates = load_weights(model, own_map(model), files, device=device, dtype=dtype)
+    if (directory / GENERATION).is_file():
+        model.generation = read_json(directory / GENERATION)
     return model.eval()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from allformer.checkpoint.load import own_map
+from allformer.checkpoint.load import GENERATION, own_map
 from allformer.checkpoint.transfer import SHARD, own_state, save_weights
 from allformer.core.model import AnyModel
 from allformer.families import FAMILIES
@@ -30,8 +30,9 @@ def save(
     dtype: torch.dtype | None = None,
     max_shard_bytes: int = SHARD,
 ) -> None:
-    """Write config.json and weights; the files of an older checkpoint there give way at the end.
+    """Write config.json, weights and, where the model has them, its options for generating.
 
+    The files of an older checkpoint there give way at the end.
     `dtype` converts floating-point tensors on the way; otherwise they are written as they are.
     """
     directory = Path(path)
@@ -46,6 +47,10 @@ def save(
     directory.mkdir(parents=True, exist_ok=True)
     save_weights(model, ops, directory, max_shard_bytes=max_shard_bytes, dtype=dtype)
     write_json(directory / "config.json", raw)
+    generation = model.generation
+    if generation is not None:
+        said = generation if isinstance(generation, dict) else generation.to_dict()
+        write_json(directory / GENERATION, said)
 
 
 def write_json(path: Path, raw: dict[str, Any]) -> None:

@@ -69,6 +69,7 @@ class Model(nn.Module, Generic[C]):
         self.head: AnyHead | None = None
         self.origin: Any = None  # where it was loaded from: `families.family.Origin`
         self.fates: dict[str, str] = {}  # what became of each key of its file
+        self.generation: Any = None  # how it generates by default: generation_config.json
 
     @property
     def device(self) -> torch.device:
@@ -99,7 +100,7 @@ class Model(nn.Module, Generic[C]):
         # The one import that points up: a word for the user, which nothing in the core calls.
         from allformer.generate.generate import generate
 
-        return generate(self, input_ids, **options)
+        return generate(self, input_ids, **options)  # type: ignore[arg-type]
 
     def _finish(
         self,

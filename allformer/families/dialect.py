@@ -79,7 +79,10 @@ def write_config(
         except NotThisFamily as error:
             why[name] = str(error)
     reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items())
-    raise CheckpointError(f"no family of transformers can say this model ({reasons})")
+    raise CheckpointError(
+        f"no family of transformers can say this model ({reasons}); "
+        f'save it with family="allformer", in our own layout'
+    )
 
 
 def _write_as(

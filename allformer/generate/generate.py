@@ -56,8 +56,7 @@ def generate(
     """
     drive = drive_for(model, dtype)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
-    own = getattr(model, "generation", None) or _own_tokens(model)
-    g = settle(own, generation, options=options)
+    g = settle(_own(model), generation, options=options)
     check_together(g)
     _warn_unused(g, options)
     beams = g.num_beams or 1
@@ -81,11 +80,22 @@ def generate(
     return _plain(found, g)
 
 
-def _own_tokens(model: EncoderDecoderModel | DecoderOnlyModel) -> GenerationConfig:
+def _own(model: EncoderDecoderModel | DecoderOnlyModel) -> GenerationConfig:
+    """The model's own options: its generation_config.json, or what its config.json says."""
+    if isinstance(model.generation, GenerationConfig):
+        return model.generation
+    if model.generation is not None:
+        return GenerationConfig.from_dict(model.generation)
     tokens = model.config.decoder.source
-    return GenerationConfig(
-        pad_token_id=tokens.pad_id, bos_token_id=tokens.bos_id, eos_token_id=tokens.eos_id
-    )
+    said = {
+        "pad_token_id": tokens.pad_id,
+        "bos_token_id": tokens.bos_id,
+        "eos_token_id": tokens.eos_id,
+    }
+    if isinstance(model, EncoderDecoderModel):
+        said["decoder_start_token_id"] = model.config.start
+    extras = {} if model.origin is None else model.origin.extras
+    return GenerationConfig.from_model_config({**said, **extras})
 
 
 def _ask(

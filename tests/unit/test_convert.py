@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import json
 import struct
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MarianMTModel,
+)
 from typer.testing import CliRunner
 
 import allformer as af
 from allformer.checkpoint import convert as module
 from allformer.checkpoint.convert import convert
 from allformer.checkpoint.llama2c import read_llama2c
+from allformer.checkpoint.run import load_run, save_run
 from allformer.cli.main import app
 from allformer.errors import CheckpointError
+from allformer.families.original import transformer
+from allformer.generate.translate import Translator
 from allformer.text.load import load_tokenizer
+from allformer.text.tokenizer import train_tokenizer
 from tests.parity.zoo import files_of, loudly
 
 
@@ -131,6 +143,40 @@ def test_the_command_converts_and_shows_the_certificate(gpt2, tmp_path):
     ):
         done = CliRunner().invoke(app, ["convert", str(gpt2), str(out), *options])
         assert says in str(done.exception)
+
+
+# --- what we trained ------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_a_model_that_we_trained_opens_in_transformers_and_translates_the_same(tmp_path):
+    lines = ["two dogs run", "a man is riding a bicycle", "the old man and the sea", "red"]
+    tokenizer = train_tokenizer(lines, "char", vocab=60)
+    config = transformer(32, 4, 48, 2, vocab=tokenizer.vocab_size, layout="halves")
+    model = af.build(config, seed=3)
+    model.encoder.embedding.weight.mul_(4)  # loud enough to say something
+    save_run(tmp_path / "run", model, tokenizer)
+    certificate = convert(tmp_path / "run", tmp_path / "out", family="marian")
+    assert certificate["sound"] is True
+    assert certificate["target"]["layout"] == "marian"
+    theirs = MarianMTModel.from_pretrained(tmp_path / "out").eval()
+    reader = AutoTokenizer.from_pretrained(tmp_path / "out")
+    for beams in (1, 3):
+        run = load_run(tmp_path / "run")
+        translator = Translator(run, beams=beams, max_new_tokens=20)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an untrained model seldom finds an end
+            ours = list(translator.lines(lines))
+        ids = theirs.generate(
+            **reader(lines, return_tensors="pt", padding=True, return_token_type_ids=False),
+            num_beams=beams, max_new_tokens=20, max_length=None,
+        )  # fmt: skip
+        assert reader.batch_decode(ids, skip_special_tokens=True) == ours
+        assert len(set(ours)) > 1, "the model says one thing to everything"
+    again = af.load(tmp_path / "out")
+    assert again.generation["decoder_start_token_id"] == 2
+    ids = again.generate(**reader(lines[:1], return_tensors="pt", return_token_type_ids=False))
+    assert ids[0, 0] == 2
 
 
 # --- llama2.c -------------------------------------------------------------------------------------
