@@ -69,6 +69,7 @@ class Model(nn.Module, Generic[C]):
         self.head: AnyHead | None = None
         self.origin: Any = None  # where it was loaded from: `families.family.Origin`
         self.fates: dict[str, str] = {}  # what became of each key of its file
+        self.aside: dict[str, Tensor] = {}  # what its file holds and nothing reads
 
     @property
     def device(self) -> torch.device:

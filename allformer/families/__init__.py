@@ -7,10 +7,13 @@ from difflib import get_close_matches
 
 from allformer import config
 from allformer.errors import ConfigError
-from allformer.families import gpt2, llama, original
+from allformer.families import albert, bert, gpt2, llama, original, roberta
 from allformer.families.family import Family
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (gpt2.FAMILY, llama.FAMILY)}
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (albert.FAMILY, bert.FAMILY, gpt2.FAMILY, llama.FAMILY, roberta.FAMILY)
+}
 PRESETS: dict[str, Callable[[], config.Model]] = dict(original.PRESETS)
 for _family in FAMILIES.values():
     PRESETS.update(_family.presets)

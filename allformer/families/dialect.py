@@ -92,25 +92,23 @@ def _write_as(
         fitting.insert(0, known.architecture)
     if not fitting:
         raise NotThisFamily(f"has no architecture with the head {type(model.head).__name__}")
-    written = family.write(model)
+    written = {**family.write(model), **write_labels(model.head)}
     extras = {} if known is None else known.extras
     fixed = {"architectures": fitting[:1], "model_type": family.name}
-    raw = {**written, **write_labels(model.head), **_kept(extras, written), **fixed}
     keys = file_keys(family.weights(model, fitting[0]))
-    again, _ = read_config(raw, keys)
-    if family.same(again) != family.same(model):
-        raise NotThisFamily(f"cannot say it: it would read {_difference(model, again)}")
-    return raw, Origin(family.name, fitting[0], extras)
+    # Fields that change nothing stay as they were, unless the model has changed meanwhile.
+    for kept in (extras, _without(extras, written)):
+        raw = {**written, **kept, **fixed}
+        again, _ = read_config(raw, keys, ignore=extras)
+        if family.same(again) == family.same(model):
+            return raw, Origin(family.name, fitting[0], extras)
+    raise NotThisFamily(f"cannot say it: it would read {_difference(model, again)}")
 
 
-def _kept(extras: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that change nothing, as they were; a list of ends stays a list."""
-    labels = ("id2label", "label2id", "problem_type", "num_labels", "_num_labels")
-    return {
-        name: value
-        for name, value in extras.items()
-        if name not in labels and (name not in written or isinstance(value, list))
-    }
+def _without(extras: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the old config.json of which the model itself says nothing."""
+    labels = {"num_labels", "_num_labels"} if "id2label" in written else set()
+    return {name: value for name, value in extras.items() if name not in labels | set(written)}
 
 
 def file_keys(ops: WeightMap) -> set[str]:

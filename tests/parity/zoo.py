@@ -343,7 +343,8 @@ def compare_round_trip(case: Case, path: Path, again: Path) -> None:
         table.pop("transformers_version", None)
     different = {k: (a.get(k), b.get(k)) for k in a | b if a.get(k) != b.get(k)}
     assert not different, f"{case.name}: config.json changed in {different}"
-    theirs, reread = case.model.from_pretrained(path), case.model.from_pretrained(again)
+    theirs = case.model.from_pretrained(path, **case.options)
+    reread = case.model.from_pretrained(again, **case.options)
     for (name, x), (_, y) in zip(
         theirs.state_dict().items(), reread.state_dict().items(), strict=True
     ):
