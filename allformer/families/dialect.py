@@ -99,7 +99,7 @@ def _write_as(
     # Fields that change nothing stay as they were, unless the model has changed meanwhile.
     for kept in (extras, _without(extras, written)):
         raw = {**written, **kept, **fixed}
-        again, _ = read_config(raw, keys, ignore=extras)
+        again, _ = read_config(raw, keys)
         if family.same(again) == family.same(model):
             return raw, Origin(family.name, fitting[0], extras)
     raise NotThisFamily(f"cannot say it: it would read {_difference(model, again)}")

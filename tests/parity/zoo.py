@@ -6,6 +6,7 @@ hide below any tolerance; loud weights show them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -320,6 +321,23 @@ def files_of(path: Path) -> dict[str, Tensor]:
     for file in sorted(path.glob("*.safetensors")):
         tensors.update(load_file(file))
     return tensors
+
+
+def rewrite(
+    path: Path,
+    again: Path,
+    change: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+    fields: dict[str, Any] | None = None,
+) -> Path:
+    """A copy of a checkpoint with its tensors (and config) changed."""
+    from safetensors.torch import save_file
+
+    again.mkdir()
+    config = json.loads((path / "config.json").read_text())
+    (again / "config.json").write_text(json.dumps({**config, **(fields or {})}))
+    tensors = change(files_of(path))
+    save_file({k: v.contiguous() for k, v in tensors.items()}, again / "model.safetensors")
+    return again
 
 
 def compare_round_trip(case: Case, path: Path, again: Path) -> None:
