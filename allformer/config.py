@@ -141,7 +141,7 @@ class Learned(Config):
     The table has `offset` more rows in front: position 0 is row `offset` (BART 2, RoBERTa pad + 1).
     `count` says which tokens have a number: `"kept"` those that the attention mask keeps, so that
     padding on the left changes nothing; `"all"`, padding too (BERT, BART); `"ids"` those whose id
-    is not the padding's, whatever the mask says (RoBERTa).
+    is not the padding's, whatever the mask says (RoBERTa; a caller's position_ids are then rows).
     """
 
     length: int
@@ -154,6 +154,9 @@ class Learned(Config):
         _one_of(self, "count", COUNTS)
         if self.offset < 0:
             refuse(self, "offset", "must be at least 0", "try 0")
+        if self.count == "ids" and not self.offset:
+            must = 'must be at least 1 with count="ids": padding has the row before the first'
+            refuse(self, "offset", must, "RoBERTa has 2")
 
 
 Position = Sinusoidal | Learned

@@ -20,6 +20,7 @@ from allformer.families.weights import (
     Ignored,
     Part,
     Renamed,
+    Unused,
     Weight,
     WeightMap,
     names_of,
@@ -38,6 +39,7 @@ class Plan:
     dtypes: dict[str, torch.dtype] = field(default_factory=dict)
     ties: list[tuple[Stored, Stored]] = field(default_factory=list)  # must be equal
     derived: list[tuple[Derived, Stored]] = field(default_factory=list)  # must be what make() says
+    aside: dict[str, Stored] = field(default_factory=dict)  # read by nothing, kept for writing
     fates: dict[str, str] = field(default_factory=dict)
 
 
@@ -52,7 +54,7 @@ def account(
     stored = renamed(files, ops)
     weights = [op for op in ops if isinstance(op, Weight)]
     check_map(state, ops)
-    aliases = [op for op in ops if isinstance(op, Alias)]
+    aliases = [op for op in ops if isinstance(op, Alias | Unused)]
     usual = Counter(s.dtype for s in stored.values() if s.dtype in FLOATS).most_common(1)
     for op in weights:
         ours = state[op.ours]
@@ -82,7 +84,7 @@ def account(
     return plan
 
 
-def _find(name: str, stored: Mapping[str, Stored], aliases: list[Alias]) -> Stored | None:
+def _find(name: str, stored: Mapping[str, Stored], aliases: list[Alias | Unused]) -> Stored | None:
     """A tensor by its name, or by another of its names where the file has only that one."""
     if name in stored:
         return stored[name]
@@ -101,13 +103,16 @@ def _check(part: Part, source: Stored, ours: Tensor, misfit: Misfit) -> None:
 
 def _account_rest(plan: Plan, ops: WeightMap, stored: Mapping[str, Stored], misfit: Misfit) -> None:
     """The keys that are no weight of ours: second names, constants, junk, and the unexpected."""
-    aliases = [op for op in ops if isinstance(op, Alias)]
+    aliases = [op for op in ops if isinstance(op, Alias | Unused)]
     for op in ops:
         if isinstance(op, Alias) and op.theirs in stored:
             second, first = stored[op.theirs], _find(op.of, stored, aliases)
             if first is not None and first is not second:
                 plan.fates[second.name] = f"equal to {first.name}"
                 plan.ties.append((second, first))
+        elif isinstance(op, Unused) and op.theirs in stored and op.of in stored:
+            plan.fates[stored[op.theirs].name] = "never read; written back as it is"
+            plan.aside[op.theirs] = stored[op.theirs]
         elif isinstance(op, Derived) and op.theirs in stored:
             plan.fates[stored[op.theirs].name] = "derived from the config"
             plan.derived.append((op, stored[op.theirs]))

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from allformer.checkpoint.account import renamed
 from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.transfer import load_weights, own_names, own_state
@@ -131,7 +132,8 @@ def _bridge(family: Family, ops: WeightMap, files: TensorFiles, chosen: bool) ->
         bridge = [Renamed(f"^{re.escape(prefix)}", "")]
     if chosen:
         names = {key.removeprefix(prefix) for key in ours}
-        others = [k for k in files if not k.startswith(prefix) and k not in names]
+        known = renamed(files, ops)
+        others = [k for k in known if not k.startswith(prefix) and k not in names]
         pattern = "|".join(map(re.escape, others)) or "(?!)"
         bridge.append(Ignored(pattern, "of a head that was not asked for"))
     return bridge

@@ -26,7 +26,7 @@ from allformer.checkpoint.files import TensorFiles
 from allformer.checkpoint.shards import Outgoing, write_checkpoint
 from allformer.checkpoint.stored import Stored, read_whole
 from allformer.errors import CheckpointError
-from allformer.families.weights import Derived, Part, Weight, WeightMap
+from allformer.families.weights import Derived, Part, Unused, Weight, WeightMap
 
 READERS = 4
 SHARD = 50 * 10**9  # bytes, as transformers 5 splits
@@ -73,6 +73,7 @@ def load_weights(
     weights = [op for op in ops if isinstance(op, Weight)]
     _fill(plan, weights, loaded)
     put(model, {id(state[name]): loaded[name] for name in state})
+    model.aside = {name: read_whole(stored) for name, stored in plan.aside.items()}  # type: ignore[assignment]
     return plan.fates
 
 
@@ -213,8 +214,13 @@ def save_weights(
         for op in weights
         for part in op.parts(state[op.ours].detach().contiguous())
     ]
+    aside: dict[str, Tensor] = getattr(model, "aside", {})
+    views = {x.name: x.view for x in out}
     for op in ops:
-        if isinstance(op, Derived) and op.write:
+        if isinstance(op, Unused):
+            x = aside.get(op.theirs, torch.zeros_like(views[op.of], device="cpu"))
+            out.append(Outgoing(op.theirs, x, tuple(x.shape), kept(x, dtype)))
+        elif isinstance(op, Derived) and op.write:
             x = op.make()
             out.append(Outgoing(op.theirs, x, tuple(x.shape), kept(x, usual)))
     count = sum(x.numel() for x in model.parameters())

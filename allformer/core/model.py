@@ -70,6 +70,7 @@ class Model(nn.Module, Generic[C]):
         self.origin: Any = None  # where it was loaded from: `families.family.Origin`
         self.fates: dict[str, str] = {}  # what became of each key of its file
         self.generation: Any = None  # how it generates by default: generation_config.json
+        self.aside: dict[str, Tensor] = {}  # what its file holds and nothing reads
 
     @property
     def device(self) -> torch.device:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
@@ -83,7 +84,9 @@ class LearnedPosition(nn.Module):
                 f"a sequence of {width} tokens is longer than the model's Learned.length={length}; "
                 f"shorten or split it, or use a model with Sinusoidal positions"
             )
-        return self.weight[positions + self.config.offset].to(dtype)
+        # Where ids are counted, padding has the row before the first: it gets no gradient.
+        fixed = self.config.offset - 1 if self.config.count == "ids" else None
+        return F.embedding(positions + self.config.offset, self.weight, fixed).to(dtype)
 
 
 def count_ids(ids: Tensor, pad_id: int) -> Tensor:

@@ -49,6 +49,9 @@ class TokenStack(nn.Module):
         self.fixed = stack.source.pad_id if stack.source.pad_fixed else None
         self.types = Embedding(stack.source.types, width) if stack.source.types else None
         self.position = None if stack.position is None else make_position(stack.position, width)
+        self.first_row = 0  # of the table, in the numbers that a caller gives
+        if isinstance(stack.position, config.Learned) and stack.position.count == "ids":
+            self.first_row = stack.position.offset
         self.source_norm = None
         if stack.source_norm is not None:
             self.source_norm = make_norm(stack.source_norm, width)
@@ -116,7 +119,8 @@ class TokenStack(nn.Module):
         if self.position is not None:
             where, width = self._positions(ids, layout), layout.total
             if position_ids is not None:
-                where, width = position_ids, int(position_ids.max()) + 1
+                where = position_ids - self.first_row
+                width = int(where.max()) + 1
             x = x + tap(self, "positions", self.position(where, width, x.dtype))
         if self.source_norm is not None:
             x = self.source_norm(x)

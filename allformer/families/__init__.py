@@ -7,10 +7,22 @@ from difflib import get_close_matches
 
 from allformer import config
 from allformer.errors import ConfigError
-from allformer.families import bart, gpt2, llama, marian, mbart, mt5, original, t5
+from allformer.families import (
+    albert,
+    bart,
+    bert,
+    gpt2,
+    llama,
+    marian,
+    mbart,
+    mt5,
+    original,
+    roberta,
+    t5,
+)
 from allformer.families.family import Family
 
-_ALL = (gpt2, llama, marian, bart, mbart, t5, mt5)
+_ALL = (albert, bart, bert, gpt2, llama, marian, mbart, mt5, roberta, t5)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = dict(original.PRESETS)
 for _family in FAMILIES.values():

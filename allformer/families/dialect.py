@@ -98,22 +98,21 @@ def _write_as(
     written = {**family.write(model), **write_labels(model.head)}
     extras = dict(family.fresh) if known is None else known.extras
     fixed = {"architectures": fitting[:1], "model_type": family.name}
-    raw = {**written, **_kept(extras, written), **fixed}
     keys = file_keys(family.weights(model, fitting[0]))
-    wanted, again = family.same(model), family.same(read_config(raw, keys)[0])
-    if again != wanted:
-        raise NotThisFamily(f"cannot say it: it would read {_difference(wanted, again)}")
-    return raw, Origin(family.name, fitting[0], extras)
+    wanted = family.same(model)
+    # Fields that change nothing stay as they were, unless the model has changed meanwhile.
+    for kept in (extras, _without(extras, written)):
+        raw = {**written, **kept, **fixed}
+        again = family.same(read_config(raw, keys)[0])
+        if again == wanted:
+            return raw, Origin(family.name, fitting[0], extras)
+    raise NotThisFamily(f"cannot say it: it would read {_difference(wanted, again)}")
 
 
-def _kept(extras: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that change nothing, as they were; a list of ends stays a list."""
-    labels = ("num_labels", "_num_labels") if "id2label" in written else ()
-    return {
-        name: value
-        for name, value in extras.items()
-        if name not in labels and (name not in written or isinstance(value, list))
-    }
+def _without(extras: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of the old config.json of which the model itself says nothing."""
+    labels = {"num_labels", "_num_labels"} if "id2label" in written else set()
+    return {name: value for name, value in extras.items() if name not in labels | set(written)}
 
 
 def file_keys(ops: WeightMap) -> set[str]:

@@ -130,7 +130,7 @@ def _refuse_others(style: Style, fields: Fields) -> None:
     fields.must("add_final_layer_norm", style.final_norm)
     fields.must("static_position_embeddings", style.sinusoidal)
     fields.must("do_blenderbot_90_layernorm", False)
-    fields.skip("extra_pos_embeddings", "add_bias_logits", "classif_dropout")
+    fields.inert("extra_pos_embeddings", "add_bias_logits", "classif_dropout")
 
 
 def _read_head(style: Style, fields: Fields, kind: str, keys: Collection[str]) -> AnyHead:

@@ -47,7 +47,7 @@ class Fields:
     def __init__(self, raw: Mapping[str, Any], kind: str, ignore: Iterable[str] = ()) -> None:
         self.raw, self.kind = dict(raw), kind
         self.taken: set[str] = set()
-        self.skipped: set[str] = set()
+        self.known: set[str] = set()  # looked at, and of no effect as they stand
         self.ignore = frozenset(ignore)
 
     def take(self, name: str, default: Any = _MISSING, *older: str) -> Any:
@@ -64,7 +64,8 @@ class Fields:
 
     def must(self, name: str, *allowed: Any) -> None:
         """Refuse any value but these (or none): the core cannot say what it means."""
-        value = self.take(name, None)
+        self.known.add(name)
+        value = self.raw.get(name)
         if value is not None and value not in allowed and name not in self.ignore:
             raise CheckpointError(
                 f"config.json has {name}={value!r}, which is not supported and would change the "
@@ -72,9 +73,9 @@ class Fields:
                 f"load(…, ignore=[{name!r}]) goes on without it"
             )
 
-    def skip(self, *names: str) -> None:
-        """Fields that mean nothing to this model: written back as they were."""
-        self.skipped.update(names)
+    def inert(self, *names: str) -> None:
+        """Fields of this family that change nothing, whatever they say."""
+        self.known.update(names)
 
     def choice(self, name: str, known: Mapping[str, str], default: str) -> str:
         """A name that the table translates: `fields.choice("hidden_act", ACT, "gelu")`."""
@@ -118,7 +119,7 @@ class Fields:
         left = {
             name: value
             for name, value in self.raw.items()
-            if name not in self.taken | self.skipped | INERT | self.ignore and not _off(value)
+            if name not in self.taken | self.known | INERT | self.ignore and not _off(value)
         }
         if left:
             name, value = next(iter(left.items()))

@@ -113,10 +113,10 @@ def read(style: Style, fields: Fields, architecture: str, keys: Collection[str])
     alone = kind in ("encoder", "token")
     layers = fields.take("num_layers", style.layers, "num_hidden_layers")
     vocab = fields.take("vocab_size", style.vocab)
-    fields.skip("n_positions")  # nothing here has a length
+    fields.inert("n_positions")  # nothing here has a length
     if alone:
         fields.take("is_encoder_decoder", None)
-        fields.skip("num_decoder_layers")
+        fields.inert("num_decoder_layers")
     else:
         fields.must("is_encoder_decoder", True)
     model = assemble(
@@ -165,7 +165,7 @@ def _read_head(
             pieces.has(keys, name) for name in pieces.TABLES[:3]
         )
         return LMHead(not own if keys else flag, scale=dim**-0.5 if scaled else None)
-    fields.skip("scale_decoder_outputs")
+    fields.inert("scale_decoder_outputs")
     if kind in ("class", "token"):
         dropout = fields.take("classifier_dropout", 0.0)
         if kind == "token":

@@ -119,6 +119,18 @@ class Alias:
 
 
 @dataclass(frozen=True)
+class Unused:
+    """A tensor that transformers holds beside `of`, of the same shape, and never reads.
+
+    Kept aside when it is loaded and written as it was; a model that has none of it writes zeros.
+    Where a file has it and not `of`, it is that one: older versions had one tensor of two names.
+    """
+
+    theirs: str
+    of: str
+
+
+@dataclass(frozen=True)
 class Derived:
     """A constant that some files store (position_ids, sinusoids, masks): `make()` is what it is.
 
@@ -152,7 +164,7 @@ class Renamed:
 
 
 Weight = Same | Stacked | Transposed | Reshaped
-Op = Weight | Alias | Derived | Ignored | Renamed
+Op = Weight | Alias | Unused | Derived | Ignored | Renamed
 WeightMap = Sequence[Op]
 
 

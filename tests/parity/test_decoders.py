@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from allformer.config import DecoderOnly, Full, LinearScaling, Llama3Scaling, Ro
 from allformer.errors import CheckpointError
 from allformer.families.dialect import read_config, write_config
 from tests.parity import zoo
-from tests.parity.zoo import Case
+from tests.parity.zoo import Case, rewrite
 
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 LLAMA = {
@@ -186,18 +185,6 @@ def test_a_field_can_be_overlooked_on_purpose():
     model, origin = read_config({**OLD_LLAMA, "sliding_window": 128}, ignore=["sliding_window"])
     assert isinstance(model, DecoderOnly)
     assert "sliding_window" not in write_config(model, origin)[0]
-
-
-def rewrite(path: Path, again: Path, change, fields: dict | None = None) -> Path:
-    """A copy of a checkpoint with its tensors (and config) changed."""
-    from safetensors.torch import save_file
-
-    again.mkdir()
-    config = json.loads((path / "config.json").read_text())
-    (again / "config.json").write_text(json.dumps({**config, **(fields or {})}))
-    tensors = change(zoo.files_of(path))
-    save_file({k: v.contiguous() for k, v in tensors.items()}, again / "model.safetensors")
-    return again
 
 
 def test_gpt2_files_without_the_prefix_and_with_stored_masks_are_read(written, tmp_path):

@@ -6,6 +6,7 @@ hide below any tolerance; loud weights show them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -322,6 +323,23 @@ def files_of(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def rewrite(
+    path: Path,
+    again: Path,
+    change: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+    fields: dict[str, Any] | None = None,
+) -> Path:
+    """A copy of a checkpoint with its tensors (and config) changed."""
+    from safetensors.torch import save_file
+
+    again.mkdir()
+    config = json.loads((path / "config.json").read_text())
+    (again / "config.json").write_text(json.dumps({**config, **(fields or {})}))
+    tensors = change(files_of(path))
+    save_file({k: v.contiguous() for k, v in tensors.items()}, again / "model.safetensors")
+    return again
+
+
 def compare_round_trip(case: Case, path: Path, again: Path) -> None:
     """HF → ours → HF: the same tensors, bit for bit, and a config that means the same model."""
     from transformers import AutoConfig
@@ -343,7 +361,8 @@ def compare_round_trip(case: Case, path: Path, again: Path) -> None:
         table.pop("transformers_version", None)
     different = {k: (a.get(k), b.get(k)) for k in a | b if a.get(k) != b.get(k)}
     assert not different, f"{case.name}: config.json changed in {different}"
-    theirs, reread = case.model.from_pretrained(path), case.model.from_pretrained(again)
+    theirs = case.model.from_pretrained(path, **case.options)
+    reread = case.model.from_pretrained(again, **case.options)
     for (name, x), (_, y) in zip(
         theirs.state_dict().items(), reread.state_dict().items(), strict=True
     ):

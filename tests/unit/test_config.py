@@ -295,6 +295,7 @@ REFUSALS = [
     (lambda: Sinusoidal(base=1.0), "Sinusoidal.base=1.0 must be greater than 1; the paper has"),
     (lambda: Sinusoidal(start=-1), "Sinusoidal.start=-1 must be a whole number of at least 0"),
     (lambda: Learned(0), "Learned.length=0 must be a whole number"),
+    (lambda: Learned(8, count="ids"), "Learned.offset=0 must be at least 1 with count=\"ids\""),
     (lambda: Tokens(0), "Tokens.vocab=0 must be a whole number"),
     (lambda: Tokens(10, pad_id=10), "Tokens.pad_id=10 must be in 0 … 9 (vocab=10); give an id"),
     (lambda: Tokens(10, eos_id=-1), "Tokens.eos_id=-1 must be in 0 … 9"),

@@ -1,0 +1,168 @@
+"""ALBERT (Lan et al., 2019): BERT with narrow embeddings and layers that share their weights.
+
+`num_hidden_layers` are dealt out to `num_hidden_groups` sets of weights, each of which is a run of
+`inner_group_num` layers; published models have one set of one layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from allformer.config import (
+    ClassHead,
+    EncoderOnly,
+    LMHead,
+    Pool,
+    PretrainHead,
+    SpanHead,
+    Stack,
+    repeat,
+)
+from allformer.errors import CheckpointError
+from allformer.families import encoder, pieces
+from allformer.families.bert import USUAL as BERT
+from allformer.families.family import Family, expect, head_kind
+from allformer.families.fields import Fields
+from allformer.families.weights import Ignored, WeightMap
+
+ARCHITECTURES = {
+    "AlbertModel": "bare",
+    "AlbertForMaskedLM": "words",
+    "AlbertForPreTraining": "pretrain",
+    "AlbertForSequenceClassification": "class",
+    "AlbertForTokenClassification": "token",
+    "AlbertForQuestionAnswering": "span",
+}
+USUAL = {
+    **BERT, "vocab_size": 30_000, "hidden_size": 4096, "num_attention_heads": 64,
+    "intermediate_size": 16_384, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0, "bos_token_id": 2, "eos_token_id": 3,
+}  # fmt: skip
+LAYER = {
+    "query": "attention.query",
+    "key": "attention.key",
+    "value": "attention.value",
+    "attention.out": "attention.dense",
+    "attention_norm": "attention.LayerNorm",
+    "feed.up": "ffn",
+    "feed.down": "ffn_output",
+    "feed_norm": "full_layer_layer_norm",
+}
+
+
+def _bare(dim: int, layers: int, heads: int) -> Callable[[], EncoderOnly]:
+    sizes = {"hidden_size": dim, "num_hidden_layers": layers, "num_attention_heads": heads}
+    sizes["intermediate_size"] = 4 * dim
+    return lambda: read(Fields(sizes, "albert"), "AlbertModel", ())
+
+
+PRESETS = {
+    "albert-base-v2": _bare(768, 12, 12),
+    "albert-large-v2": _bare(1024, 24, 16),
+    "albert-xlarge-v2": _bare(2048, 24, 16),
+    "albert-xxlarge-v2": _bare(4096, 12, 64),
+}
+
+
+def share(layers: int, groups: int, inner: int) -> tuple[int, ...]:
+    """The set of weights of each layer: `share(4, 2, 1)` is (0, 0, 1, 1).
+
+    The last layer of each group is numbered first, so that the numbers tell how they are grouped:
+    `share(2, 2, 2)` is (2, 0, 3, 1), and four layers of their own are (0, 1, 2, 3).
+    """
+    return tuple(
+        (inner - 1 - j) * groups + int(i / (layers / groups))
+        for i in range(layers)
+        for j in range(inner)
+    )
+
+
+def grouping(stack: Stack) -> tuple[int, int, int]:
+    """The inverse of `share`: layers, groups, inner."""
+    order = stack.share or tuple(range(len(stack.blocks)))
+    sets = len(set(order))
+    groups = sets - order[0]
+    inner = sets // groups
+    return len(order) // inner, groups, inner
+
+
+def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly:
+    """config.json → the tree."""
+    fields.inert("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type")
+    fields.inert("num_memory_blocks", "eos_token_ids")
+    stack, kind = encoder.read_stack(fields, USUAL), ARCHITECTURES[architecture]
+    layers, block = len(stack.blocks), stack.blocks[0]
+    groups, inner = fields.take("num_hidden_groups", 1), fields.take("inner_group_num", 1)
+    if not 1 <= groups <= layers:
+        raise CheckpointError(
+            f"config.json has num_hidden_groups={groups} for num_hidden_layers={layers}; every "
+            f"group must have a layer: try 1 … {layers}"
+        )
+    stack = replace(
+        stack,
+        source=replace(stack.source, width=fields.take("embedding_size", 128)),
+        blocks=repeat(block, layers * inner),
+        share=None if (groups, inner) == (layers, 1) else share(layers, groups, inner),
+    )
+    if kind == "bare":
+        return EncoderOnly(stack, pool=encoder.bare_pool(keys, "pooler.weight"))
+    if kind == "span":
+        return EncoderOnly(stack, SpanHead())
+    if kind == "words":
+        return EncoderOnly(stack, encoder.words_head(fields, block.feed.act, block.norm))
+    dropout = fields.take("classifier_dropout_prob", 0.1)
+    if kind == "pretrain":
+        words = encoder.words_head(fields, block.feed.act, block.norm)
+        pair = ClassHead(fields.labels, dropout=dropout)
+        return EncoderOnly(stack, PretrainHead(words, pair), Pool())
+    if kind == "token":
+        return EncoderOnly(stack, pieces.class_head(fields, "token", dropout=dropout))
+    return EncoderOnly(stack, pieces.class_head(fields, "pool", dropout=dropout), Pool())
+
+
+def write(model: EncoderOnly) -> dict[str, Any]:
+    """The tree → config.json."""
+    out = encoder.write_stack(model)
+    expect(model.encoder.source.width is not None, "has no narrow embedding")
+    layers, groups, inner = grouping(model.encoder)
+    out |= {"embedding_size": model.encoder.source.width, "num_hidden_layers": layers}
+    out |= {"num_hidden_groups": groups, "inner_group_num": inner}
+    head = model.head.pair if isinstance(model.head, PretrainHead) else model.head
+    if isinstance(head, ClassHead):
+        out |= {"classifier_dropout_prob": head.dropout, **pieces.write_labels(head)}
+    return out
+
+
+def weights(model: EncoderOnly, architecture: str) -> WeightMap:
+    """The map of an ALBERT file."""
+    stack, head, kind = model.encoder, model.head, head_kind(model)
+    base = "" if kind == "bare" else "albert."
+    ops = encoder.embeddings(stack, base)
+    ops += pieces.dense("encoder.widen", f"{base}encoder.embedding_hidden_mapping_in")
+    _, groups, inner = grouping(stack)
+    for i in range(groups * inner):
+        group, place = i % groups, inner - 1 - i // groups
+        theirs = f"{base}encoder.albert_layer_groups.{group}.albert_layers.{place}"
+        ops += encoder.layer(f"encoder.layers.{i}", theirs, stack.blocks[0], stack.dim, LAYER)
+    if model.pool is not None:
+        ops += pieces.dense("pool.dense", f"{base}pooler")
+    else:
+        ops.append(encoder.no_pooler(base))
+    if isinstance(head, LMHead | PretrainHead):
+        words, ours = (head, "head") if isinstance(head, LMHead) else (head.words, "head.words")
+        table = f"{base}embeddings.word_embeddings.weight"
+        ops += encoder.words(ours, words, "predictions", "dense", "LayerNorm", table)
+    if kind == "words":
+        ops.append(Ignored(r"sop_classifier\..*", "the sentence-order head"))
+    elif kind == "pretrain":
+        ops += pieces.dense("head.pair.out", "sop_classifier.classifier")
+    elif kind in ("class", "token"):
+        ops += pieces.dense("head.out", "classifier")
+    elif kind == "span":
+        ops += pieces.dense("head.out", "qa_outputs")
+    return ops
+
+
+FAMILY = Family("albert", PRESETS, ARCHITECTURES, read, write, weights, prefix="albert.")
