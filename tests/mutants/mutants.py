@@ -134,7 +134,7 @@ class Mutant:
     target: str
     patch: tuple[Change, ...]
     killers: tuple[str, ...]
-    raises: type[Exception] = AssertionError
+    raises: type[Exception] | tuple[type[Exception], ...] = AssertionError
 
 
 def bug(

@@ -7,9 +7,12 @@ import warnings
 import pytest
 import torch
 
-from tests.mutants.mutants import KILLERS, MUTANTS, Mutant
+from tests.mutants import families, mutants
+from tests.mutants.mutants import Mutant
 from tests.mutants.plant import plant
 
+KILLERS = mutants.KILLERS | families.KILLERS
+MUTANTS = mutants.MUTANTS + families.MUTANTS
 CASES = [
     pytest.param(mutant, killer, id=f"{mutant.name} - {killer}")
     for mutant in MUTANTS
@@ -24,7 +27,8 @@ def test_without_a_bug_the_check_passes(killer):
 
 @pytest.mark.parametrize(("mutant", "killer"), CASES)
 def test_the_bug_is_caught(mutant: Mutant, killer: str):
-    caught = (mutant.raises, pytest.fail.Exception)
+    raises = mutant.raises if isinstance(mutant.raises, tuple) else (mutant.raises,)
+    caught = (*raises, pytest.fail.Exception)
     with pytest.MonkeyPatch.context() as patcher, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a bug may well divide by zero
         plant(patcher, mutant.target, mutant.patch)

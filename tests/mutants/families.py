@@ -1,0 +1,204 @@
+"""Planted bugs of the families: what a port gets wrong, and the parity check that it fails."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+
+from allformer.errors import AllformerError
+from tests.mutants.mutants import Mutant, bug
+from tests.parity import test_decoders, test_encoders, test_seq2seq_families, zoo
+from tests.property import test_relative
+
+GROUPS = (test_decoders, test_encoders, test_seq2seq_families)
+_FOLDER = tempfile.TemporaryDirectory(prefix="mutants")
+
+
+@cache
+def _written(group: ModuleType, name: str) -> Path:
+    """The case as transformers writes it, once."""
+    return zoo.on_disk(zoo.oracle(group.BY_NAME[name]), Path(_FOLDER.name) / name)
+
+
+def _check(kind: str, group: ModuleType, name: str, side: str) -> None:
+    getattr(group, f"check_{kind}")(name, side, _written(group, name))
+
+
+def _same(name: str, side: str = "right", kind: str = "forward") -> Callable[[], None]:
+    group = next(g for g in GROUPS if name in g.BY_NAME)
+    return partial(_check, kind, group, name, side)
+
+
+KILLERS: dict[str, Callable[[], None]] = {
+    "llama": _same("llama grouped queries"),
+    "llama stretched": _same("llama every option"),
+    "llama squeezed": _same("llama bare, squeezed"),
+    "llama classes right": _same("llama classes"),
+    "llama answers, trained": _same("llama answers", "right", "training"),
+    "gpt2": _same("gpt2 plain"),
+    "gpt2, left": _same("gpt2 plain", "left"),
+    "bert": _same("Bert"),
+    "bert, left": _same("Bert", "left"),
+    "bert words": _same("Bert words"),
+    "bert pair": _same("Bert pair", "right", "training"),
+    "bert several": _same("Bert several", "right", "training"),
+    "roberta": _same("Roberta"),
+    "roberta, left": _same("Roberta", "left"),
+    "roberta classes": _same("Roberta classes"),
+    "albert": _same("Albert"),
+    "albert groups": _same("Albert words"),
+    "albert classes": _same("Albert classes"),
+    "marian": _same("marian plain"),
+    "marian, left": _same("marian plain", "left"),
+    "bart": _same("bart plain"),
+    "bart classes": _same("bart classes"),
+    "mbart": _same("mbart plain"),
+    "mbart, trained": _same("mbart no first token", "right", "training"),
+    "t5": _same("t5 plain"),
+    "t5 gated": _same("t5 v1.1, tied"),
+    "t5, trained": _same("t5 plain", "right", "training"),
+    "rotary is relative": test_relative.check_rotary_is_relative,
+    "rotary scaling": test_relative.check_scaling,
+    "buckets": test_relative.check_buckets,
+    "window": test_relative.check_window,
+}
+ASIDE = {"raises": (AssertionError, AllformerError)}  # seen when the file is read, or in the result
+
+MUTANTS: list[Mutant] = [
+    # --- rotary -----------------------------------------------------------------------------------
+    bug("rotary pairs are neighbours", "Meta's layout on Hugging Face's weights", "rotary:turn",
+        "first, second = x.chunk(2, dim=-1)", "first, second = x[..., ::2], x[..., 1::2]",
+        "llama"),
+    bug("rotary turns the other way", "a mirrored position", "rotary:turn",
+        "second * cos + first * sin", "second * cos - first * sin",
+        "llama", "rotary is relative"),
+    bug("rotary turns the values too", "positions leak into what is said",
+        "attention:MultiHead._turn", "count = self.heads + self.groups",
+        "count = self.heads + 2 * self.groups", "llama"),
+    bug("rotary turns the queries alone", "absolute, not relative", "attention:MultiHead._turn",
+        "count = self.heads + self.groups", "count = self.heads", "llama"),
+    bug("linear scaling forgotten", "long texts read as longer", "rotary:frequencies",
+        "return plain / scaling.factor", "return plain", "llama squeezed", "rotary scaling"),
+    bug("llama3 scaling forgotten", "long texts read as longer", "rotary:frequencies",
+        "turns > scaling.high, plain", "turns > 0, plain", "llama stretched", "rotary scaling"),
+    bug("llama3 ramp upside down", "middle frequencies wrong", "rotary:frequencies",
+        "(1 - ramp) * slow + ramp * plain", "(1 - ramp) * plain + ramp * slow",
+        "llama stretched", "rotary scaling"),
+    bug("rotary exponent without the 2", "frequencies wrong", "rotary:frequencies",
+        "rotary.theta ** (steps / size)", "rotary.theta ** (steps / size / 2)",
+        "llama", "rotary scaling"),
+    # --- relative buckets -------------------------------------------------------------------------
+    bug("decoder has two-sided buckets", "half of the table unused", "stack:_relative",
+        "both_sides=not stack.causal", "both_sides=True", "t5"),
+    bug("encoder has one-sided buckets", "the future is distance 0", "stack:_relative",
+        "both_sides=not stack.causal", "both_sides=False", "t5"),
+    bug("max_distance ignored", "far distances in the wrong bucket", "bucket:bucket",
+        "math.log(max_distance / exact)", "math.log(128 / exact)", "t5", "buckets"),
+    bug("distance with the wrong sign", "before is after", "bucket:BucketTable.forward",
+        "torch.arange(sources, device=device)[None, :] - rows",
+        "rows - torch.arange(sources, device=device)[None, :]", "t5"),
+    bug("bias for the wrong head", "heads exchanged", "bucket:BucketTable.forward",
+        "permute(2, 0, 1)", "permute(2, 1, 0)", "t5"),
+    bug("relative bias forgotten", "no word order", "stack:TokenStack._looks",
+        "kernel, mixer, bias)", "kernel, mixer, None)", "t5"),
+    bug("relative bias without the mask", "sees padding and future", "masks:Look.biased",
+        "merged = bias.masked_fill(~mask, float(\"-inf\"))", "merged = bias + 0", "t5"),
+    bug("T5 scores scaled", "attention too flat", "allformer.families.t5:assemble",
+        "scale=1.0", "scale=None", "t5"),
+    bug("T5 output not scaled", "logits √d too large", "head:VocabHead.prepare",
+        "hidden * self.scale", "hidden", "t5"),
+    bug("T5 gate and up exchanged", "the activation on the wrong half",
+        "allformer.families.t5_map:_stack", '{"up": "wi_1", "gate": "wi_0"}',
+        '{"up": "wi_0", "gate": "wi_1"}', "t5 gated"),
+    # --- windows ----------------------------------------------------------------------------------
+    bug("window one too wide", "sees one token too many", "masks:window_mask",
+        "keys >= rows - left", "keys >= rows - left - 1", "window"),
+    bug("window looks the wrong way", "sees after, not before", "masks:window_mask",
+        "(keys >= rows - left) & (keys <= rows + right)",
+        "(keys >= rows - right) & (keys <= rows + left)", "window"),
+    bug("window forgotten", "all layers are full", "layout:_narrow",
+        "if window is not None:", "if False:", "window"),
+    # --- sources and positions --------------------------------------------------------------------
+    bug("position offset forgotten", "row 0 instead of row 2", "position:LearnedPosition.forward",
+        "positions + self.config.offset", "positions", "bart"),
+    bug("BERT's padding not counted", "left padding shifts positions", "layout:Grid.positions",
+        'self.keep is None or count == "all"', "self.keep is None", "bert, left"),
+    bug("BERT's padding not counted, packed", "left padding shifts positions",
+        "layout:Packed.positions", 'if count == "all"', "if False", "marian, left"),
+    bug("RoBERTa counts padding", "positions of padding too", "position:count_ids",
+        "real.cumsum(-1) * real - 1", "torch.ones_like(real).cumsum(-1) - 1", "roberta, left"),
+    bug("RoBERTa starts one later", "off by one row", "position:count_ids",
+        "real.cumsum(-1) * real - 1", "real.cumsum(-1) * real", "roberta"),
+    bug("token types forgotten", "sentence A and B alike", "stack:TokenStack.embed",
+        'x + tap(self, "types", self.types(kinds))', "x", "bert"),
+    bug("token types always the first", "sentence A and B alike", "stack:TokenStack.embed",
+        "torch.zeros_like(ids) if token_type_ids is None else token_type_ids",
+        "torch.zeros_like(ids)", "bert"),
+    bug("norm after the embedding forgotten", "states of another size", "stack:TokenStack.embed",
+        "if self.source_norm is not None:", "if False:", "bert", "bart"),
+    bug("scaled by the model's width, not the embedding's", "too loud", "stack:TokenStack.__init__",
+        "math.sqrt(width) if", "float(width) if", "marian"),
+    bug("padding is trained", "nn.Embedding(padding_idx) has no gradient there",
+        "stack:TokenStack.embed", "self.embedding(ids, self.fixed)", "self.embedding(ids)",
+        "llama answers, trained"),
+    bug("ALBERT's layers dealt out in turn", "groups in the wrong order",
+        "allformer.families.albert:share", "int(i / (layers / groups))", "i % groups",
+        "albert groups", "albert classes"),
+    bug("shared layers run once", "too shallow", "stack:TokenStack.forward",
+        "enumerate(self.order)", "enumerate(sorted(set(self.order)))", "albert",
+        **{"raises": Exception}),
+    bug("final norm forgotten", "states of another size", "stack:TokenStack.forward",
+        "if self.final_norm is not None:", "if False:", "mbart", "gpt2"),
+    bug("GPT-2 counts padding", "left padding shifts positions", "layout:Packed.positions",
+        'if count == "all"', "if True", "gpt2, left"),
+    # --- weights ----------------------------------------------------------------------------------
+    bug("q and k exchanged in the file", "transposed attention",
+        "allformer.families.pieces:fused", "tuple(f\"{t}.{k}\" for t in theirs)",
+        "tuple(f\"{t}.{k}\" for t in (theirs[1], theirs[0], *theirs[2:]))",
+        "bert", "bart", "t5"),
+    bug("biases of q, k and v dropped", "small, everywhere", "allformer.families.pieces:fused",
+        '("weight", "bias") if bias else ("weight",)', '("weight",)', "bert", **ASIDE),
+    bug("Conv1D not transposed", "square matrices load and are wrong",
+        "allformer.families.pieces:dense", "Transposed if transposed else Same", "Same",
+        "gpt2", **ASIDE),
+    bug("T5's two norms exchanged", "each sub-layer normed by the other's weights",
+        "allformer.families.t5_map:_stack", 'f"{b}.0.layer_norm"', 'f"{last}.layer_norm"',
+        "t5", **{"raises": Exception}),
+    # --- heads ------------------------------------------------------------------------------------
+    bug("final_logits_bias dropped", "some words too likely", "head:VocabHead.addend",
+        "offset if bias is None else bias + offset", "bias", "bart", "marian"),
+    bug("head without its dense layer's activation", "linear before the output",
+        "head:Transform.forward", "self.norm(self.act(self.dense(hidden)))",
+        "self.norm(self.dense(hidden))", "bert words", "albert groups"),
+    bug("head's norm before the activation", "another function", "head:Transform.forward",
+        "self.norm(self.act(self.dense(hidden)))", "self.act(self.norm(self.dense(hidden)))",
+        "bert words"),
+    bug("pooler takes the mean", "another vector", "head:Pooler.forward",
+        "hidden[:, 0]", "hidden.mean(1)", "bert", "albert"),
+    bug("pooler without tanh", "unbounded", "head:Pooler.forward",
+        "self.act(self.dense(hidden[:, 0]))", "self.dense(hidden[:, 0])", "bert"),
+    bug("classifies the last column", "padding speaks for the text", "head:Classifier.pick",
+        "last = (places * (ids != tokens.pad_id)).argmax(-1)", "last = places[-1:]",
+        "llama classes right"),
+    bug("classifies the first end", "BART reads the last", "head:Classifier.pick",
+        "last = (places * ends).argmax(-1)", "last = ends.long().argmax(-1) * 0", "bart classes"),
+    bug("classifier without its dense layer's activation", "linear", "head:Classifier.forward",
+        'tap(self, "dense", self.act(self.dense(x)))', 'tap(self, "dense", self.dense(x))',
+        "roberta classes", "bart classes"),
+    # --- losses and shifting ----------------------------------------------------------------------
+    bug("several labels at once as one class", "softmax where sigmoid belongs", "loss:class_loss",
+        'if problem == "multi_label_classification":', "if False:", "bert several",
+        **{"raises": Exception}),
+    bug("one loss of the pair", "the second is not trained", "model:Model._finish",
+        "out.loss = out.loss + cross_entropy(out.seq_relationship_logits, pair)", "pass",
+        "bert pair"),
+    bug("mBART starts with the start token", "the language is lost",
+        "model:EncoderDecoderModel.shift_right", "if self.config.start_last:", "if False:",
+        "mbart, trained", **ASIDE),
+    bug("labels not shifted", "the decoder reads what it must say",
+        "model:EncoderDecoderModel.shift_right", "labels.roll(1, dims=-1)", "labels.clone()",
+        "t5, trained"),
+]  # fmt: skip
