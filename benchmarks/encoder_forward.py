@@ -94,13 +94,12 @@ def sides(args: argparse.Namespace, folder: Path) -> dict[str, Run]:
     theirs = theirs.to(device, dtype)
     found: dict[str, Run] = {}
     if args.cuda:
-        compiled = torch.compile(theirs)
-        graphed = torch.compile(theirs, mode="reduce-overhead")
         ours.compile()
-        for name, model in (
-            ("transformers, compiled", compiled),
-            ("transformers, compiled, CUDA graphs", graphed),
-        ):
+        peers = {"transformers, compiled": torch.compile(theirs)}
+        if args.graphs:
+            graphed = torch.compile(theirs, mode="reduce-overhead")
+            peers["transformers, compiled, CUDA graphs"] = graphed
+        for name, model in peers.items():
             found[name] = lambda ids, mask, model=model: (
                 model(input_ids=ids, attention_mask=mask).last_hidden_state
             )
@@ -158,13 +157,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--blocks", type=int, default=9)
     parser.add_argument("--each", type=int, default=0, help="runs in a block; default 1 or 50")
+    parser.add_argument("--half", action="store_true", help="only with half of it padding")
+    parser.add_argument("--graphs", action="store_true", help="also the peer with CUDA graphs")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     result: dict[str, Any] = {"rows": args.rows, "width": args.width, "layers": args.layers}
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         runs = sides(args, Path(folder))
-        for half in (False, True):
+        for half in (True,) if args.half else (False, True):
             device = "cuda" if args.cuda else "cpu"
             data = inputs(args.rows, args.width, half, device)
             table = measure(runs, data, args.blocks, args.each or (50 if args.cuda else 1))

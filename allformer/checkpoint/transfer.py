@@ -43,6 +43,7 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
+@torch.inference_mode(False)  # inside such a block too: parameters are no inference tensors
 @torch.no_grad()
 def load_weights(
     model: nn.Module,
