@@ -5,7 +5,17 @@ from __future__ import annotations
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from allformer.config import Attention, Block, DecoderOnly, Feed, Learned, Norm, Stack, Tokens, repeat
+from allformer.config import (
+    Attention,
+    Block,
+    DecoderOnly,
+    Feed,
+    Learned,
+    Norm,
+    Stack,
+    Tokens,
+    repeat,
+)
 from allformer.core.model import DecoderOnlyModel, build
 from tests.models import BOS, EOS, PAD, VOCAB
 
