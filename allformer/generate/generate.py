@@ -20,7 +20,7 @@ from allformer.generate.ask import Ask, Draw, Generated, Streamer
 from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
 from allformer.generate.drive import drive_for
-from allformer.generate.options import GenerationConfig, settle
+from allformer.generate.options import DEFAULTS, GenerationConfig, settle
 from allformer.generate.processors import make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_prompt
 from allformer.generate.sample import follow
@@ -170,7 +170,7 @@ def _warn_unused(g: GenerationConfig, options: dict[str, Any]) -> None:
     if (g.num_beams or 1) == 1:
         idle += [("length_penalty", "num_beams > 1"), ("early_stopping", "num_beams > 1")]
     for name, needs in idle:
-        if options.get(name) not in (None, False, 1.0):
+        if options.get(name) and options[name] != DEFAULTS.get(name):
             warnings.warn(f"{name}={options[name]} does nothing without {needs}", stacklevel=3)
 
 

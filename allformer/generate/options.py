@@ -99,9 +99,7 @@ class GenerationConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """What goes into the file: what is set, and what else stood in the one that was read."""
-        said = self.set()
-        if "sequence_bias" in said:
-            said["sequence_bias"] = [[list(ids), bias] for ids, bias in said["sequence_bias"]]
+        said = {name: _thawed(value) for name, value in self.set().items()}
         return dict(sorted({**self.other, **said}.items()))
 
     @classmethod
@@ -190,6 +188,10 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):  # sequence_bias
         return tuple((_frozen(ids), bias) for ids, bias in value.items())
     return tuple(_frozen(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _thawed(value: Any) -> Any:
+    return [_thawed(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _short(value: Any) -> str:

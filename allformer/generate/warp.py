@@ -105,4 +105,5 @@ def top_h(scores: Tensor, part: float) -> Tensor:
 
 
 def _drawn(scores: Tensor) -> Any:
-    return torch.distributions.Categorical(logits=scores)  # its methods have no types
+    # Any: its methods have no types. NaN is found, and named, where the token is taken.
+    return torch.distributions.Categorical(logits=scores, validate_args=False)
