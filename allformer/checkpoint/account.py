@@ -153,7 +153,7 @@ def check_map(state: Mapping[str, Tensor], ops: WeightMap) -> None:
     wrong = {name for name in {*state, *times} if times[name] != 1 or name not in state}
     assert not wrong, f"weight map and model disagree about {sorted(wrong)[:10]}"
     theirs = [name for op in ops if isinstance(op, Weight) for name in names_of(op)]
-    theirs += [op.theirs for op in ops if isinstance(op, Alias | Derived)]
+    theirs += [op.theirs for op in ops if isinstance(op, Alias | Unused | Derived)]
     twice = [name for name, count in Counter(theirs).items() if count > 1]
     assert not twice, f"the weight map has {twice[:10]} more than once"
 
