@@ -27,7 +27,7 @@ STEPS = [(0, 1), (2, 3, 4), (5,), (6, 7, 8, 9), (10, 11), (12, 13, 14), (15, 16)
 def tiny(dropout: float = 0.0) -> EncoderDecoder:
     """Heads of 8, as the ragged flash kernel needs them."""
     attention = Attention(3, head_dim=8, dropout=dropout)
-    return seq2seq(Block(attention, Feed(40, dropout=dropout), dropout=dropout))
+    return seq2seq(Block(attention, Feed(40, act="gelu", dropout=dropout), dropout=dropout))
 
 
 def stepper(config: EncoderDecoder, precision: str, compile: bool) -> Stepper:
@@ -47,17 +47,28 @@ def _capture_or_fail() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("precision", "off"), [("fp32", 1e-4), ("bf16", 0.02)])
-def test_replayed_steps_are_the_plain_steps(precision, off):
-    replayed, plain = stepper(tiny(), precision, True), stepper(tiny(), precision, False)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_replayed_steps_are_the_compiled_steps(precision):
+    replayed, plain = stepper(tiny(), precision, True), stepper(tiny(), precision, True)
+    plain._can_replay = lambda batches: False
     for number, index in enumerate(STEPS, 1):
         mine, hers = (s([batch(index)], 3e-3 / number) for s in (replayed, plain))
         assert mine.tokens == hers.tokens
         for name in ("loss", "nll", "norm"):
             a, b = float(getattr(mine, name)), float(getattr(hers, name))
-            assert a == pytest.approx(b, rel=off), (name, number)
+            assert a == pytest.approx(b, rel=1e-3), (name, number)
     assert replayed._graph is not None
     assert replayed._graph.graph is not None, "the last steps must be replays"
+
+
+@pytest.mark.parametrize(("precision", "off"), [("fp32", 1e-4), ("bf16", 0.03)])
+def test_compiled_steps_are_the_plain_steps(precision, off):
+    compiled, plain = stepper(tiny(), precision, True), stepper(tiny(), precision, False)
+    for number, index in enumerate(STEPS, 1):
+        mine, hers = (s([batch(index)], 3e-3 / number) for s in (compiled, plain))
+        for name in ("loss", "nll", "norm"):
+            a, b = float(getattr(mine, name)), float(getattr(hers, name))
+            assert a == pytest.approx(b, rel=off), (name, number)
 
 
 def test_a_replay_draws_new_dropout_and_a_rate_of_zero_changes_nothing():
@@ -70,10 +81,9 @@ def test_a_restored_stepper_replays_what_it_was_given():
     step = stepper(tiny(), "fp32", True)
     for index in STEPS:
         step([batch(index)], 3e-3)
-    weights = {n: p.detach().clone() for n, p in step.model.named_parameters()}
     state = deepcopy({"optimizer": step.optimizer.state_dict(), "scaler": None})
     other = stepper(tiny(), "fp32", True)
-    other.model.load_state_dict(weights)
+    other.model.load_state_dict(step.model.state_dict())
     other.load(state)
     for index in STEPS:
         mine, hers = step([batch(index)], 1e-3), other([batch(index)], 1e-3)
