@@ -1,8 +1,8 @@
 """A text's words, and each word's pieces by itself: what BPE-dropout over a corpus needs.
 
-    words = WordCutter(tokenizer, dropout=0.1)
-    words.find("A dog runs.")               # ['▁A', '▁dog', '▁runs', '.']
-    words.cut(["▁dog", "▁dog", "▁dog"])     # [[318], [318], [77, 460]]
+words = WordCutter(tokenizer, dropout=0.1)
+words.find("A dog runs.")               # ['▁A', '▁dog', '▁runs', '.']
+words.cut(["▁dog", "▁dog", "▁dog"])     # [[318], [318], [77, 460]]
 """
 
 from __future__ import annotations
