@@ -145,8 +145,13 @@ def our_step(config: EncoderDecoder, device: str, precision: str, compiled: bool
     return step
 
 
-def to_padded(batch: Batch) -> Padded:
-    """The same sentences as a grid."""
+def to_padded(batch: Batch, multiple: int = 1) -> Padded:
+    """The same sentences as a grid, its width a multiple of `multiple`."""
     source, target = batch.source_layout, batch.target_layout
-    labels = target.to_grid(batch.labels - IGNORE) + IGNORE
-    return source.to_grid(batch.source), target.to_grid(batch.target), labels
+    grids = (
+        source.to_grid(batch.source),
+        target.to_grid(batch.target),
+        target.to_grid(batch.labels - IGNORE),
+    )
+    s, t, y = (F.pad(x, (0, -x.shape[1] % multiple)) for x in grids)
+    return s, t, y + IGNORE

@@ -30,7 +30,7 @@ VOCAB = 37_000
 
 
 def measure(
-    runs: dict[str, tuple[Callable[[], Step], Sequence[Any]]], blocks: int
+    runs: dict[str, tuple[Callable[[], Step], Sequence[Any]]], blocks: int, profiled: bool
 ) -> dict[str, dict[str, float]]:
     """Warm each one up on all its batches, then time them block by block in turn."""
     steps, peaks, times = {}, {}, {name: [] for name in runs}
@@ -49,6 +49,7 @@ def measure(
         seconds = time.perf_counter() - begin
         peaks[name] = (torch.cuda.max_memory_allocated() - held) / 2**30
         print(f"{name}: warm after {seconds:.0f} s, loss {loss.item():.3f}", flush=True)
+    compiled = graphs_compiled()
     for _ in range(blocks):
         for name, (_, batches) in runs.items():
             torch.cuda.synchronize()
@@ -57,9 +58,34 @@ def measure(
                 steps[name](batch)
             torch.cuda.synchronize()
             times[name].append((time.perf_counter() - begin) / len(batches))
+    print(f"graphs compiled after the warm-up: {graphs_compiled() - compiled}")
+    if profiled:
+        for name, (_, batches) in runs.items():
+            print(f"{name}, ms a step by kernel:\n{kernels(steps[name], batches)}")
     return {
         name: {"ms": 1000 * statistics.median(times[name]), "gib": peaks[name]} for name in runs
     }
+
+
+def graphs_compiled() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+def kernels(step: Step, batches: Sequence[Any], top: int = 40) -> str:
+    """Where the GPU's time goes: the kernels of a step, longest first."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for batch in batches[:4]:
+            step(batch)
+        torch.cuda.synchronize()
+    count = len(batches[:4])
+    found = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)
+    lines = [f"{sum(e.self_device_time_total for e in found) / count / 1000:9.3f}  in all"]
+    for event in found[:top]:
+        ms, calls = event.self_device_time_total / count / 1000, event.count / count
+        lines.append(f"{ms:9.3f} {calls:6.0f} ×  {event.key[:110]}")
+    return "\n".join(lines)
 
 
 def fixed_batches() -> tuple[list[Any], list[Batch], float]:
@@ -72,7 +98,11 @@ def fixed_batches() -> tuple[list[Any], list[Batch], float]:
 def ragged_batches(
     data: str, source: str, target: str, rows: int
 ) -> tuple[list[Any], list[Batch], float]:
-    """Batches of `rows` sentences in random order: as they come, with all their lengths."""
+    """Batches of `rows` sentences in random order: as they come, with all their lengths.
+
+    The peer's are padded to a multiple of 8, as collators do for the kernels' sake; else its
+    compiled graphs (50 s each) would be one for each remainder.
+    """
     from allformer.data.encoded import EncodedPairs
     from allformer.data.parallel import open_corpus
     from allformer.text.tokenizer import train_tokenizer
@@ -93,7 +123,7 @@ def ragged_batches(
         ours.append(collate(pairs, index, 2, 3, frame).to("cuda"))
         plain = collate(pairs, index, 2, 3)
         tokens += len(plain.source) + len(plain.target)
-        theirs.append(tuple(x.cuda() for x in to_padded(plain)))
+        theirs.append(tuple(x.cuda() for x in to_padded(plain, multiple=8)))
         cells += theirs[-1][0].numel() + theirs[-1][1].numel()
     # torch.compile takes sizes that are equal at first for one size: begin with unequal ones.
     theirs.sort(key=lambda batch: batch[0].shape[1] == batch[1].shape[1])
@@ -111,9 +141,10 @@ def main() -> None:
     parser.add_argument("--data", help="parallel text: real ragged batches instead of fixed ones")
     parser.add_argument("--source", default="en")
     parser.add_argument("--target", default="de")
-    parser.add_argument("--rows", type=int, default=256, help="sentences in a ragged batch")
+    parser.add_argument("--rows", type=int, default=512, help="sentences in a ragged batch")
     parser.add_argument("--paper", action="store_true", help="also dropout only as in the paper")
     parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--profile", action="store_true", help="also the kernels of a step")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -140,7 +171,7 @@ def main() -> None:
             lambda: our_step(paper, "cuda", "bf16", True),
             ours,
         )
-    table = measure(runs, args.blocks)
+    table = measure(runs, args.blocks, args.profile)
     peer = table["torch.nn.Transformer"]["ms"]
     print(f"{'':34}{'ms/step':>9}{'M tok/s':>9}{'ratio':>7}{'GiB':>7}")
     for name, row in table.items():

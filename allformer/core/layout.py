@@ -84,7 +84,10 @@ class _ToGrid(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cells: Tensor, size: int) -> Tensor:
         ctx.save_for_backward(cells)
-        return x.new_zeros(size, *x.shape[1:]).index_copy_(0, cells, x)
+        grid = x.new_zeros(size, *x.shape[1:])
+        if torch.compiler.is_compiling():  # writes in place by itself; told to, torch 2.11 gives
+            return grid.index_copy(0, cells, x)  # a gradient of zero
+        return grid.index_copy_(0, cells, x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

@@ -23,7 +23,8 @@ from torch import Tensor
 from allformer.core.precision import widen
 
 IGNORE = -100  # the ecosystem's id for "no target here"
-_CHUNK = 2**27  # logits of at most this many numbers at a time: 256 MiB in bf16
+_CHUNK = 2**27  # logits of about this many numbers at a time: 256 MiB in bf16
+_TILE = 128
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -74,10 +75,17 @@ def linear_cross_entropy(
     logits = hidden weightᵀ + bias, as the head would compute them. Targets of −100 count nothing.
     The second result is for perplexity and carries no gradient.
     """
-    rows = chunk or max(1, _CHUNK // weight.shape[0])
+    rows = chunk or _rows(hidden.shape[0], weight.shape[0])
     apply: Any = _LinearCrossEntropy.apply
     loss, nll = apply(hidden, weight, bias, targets, smoothing, rows, torch.is_grad_enabled())
     return loss, nll
+
+
+def _rows(tokens: int, vocab: int) -> int:
+    """Tokens in a chunk: all chunks alike, and in steps that matrix kernels cut their work in."""
+    chunks = max(1, -(-tokens * vocab // _CHUNK))
+    rows = max(1, -(-tokens // chunks))
+    return rows if chunks == 1 else -(-rows // _TILE) * _TILE
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -55,21 +55,18 @@ class EncodedPairs:
         pairs: Iterable[tuple[str, str]],
         tokenizer: Tokenizer,
         max_length: int | None = None,
-        *,
-        dropout: float = 0.0,
     ) -> EncodedPairs:
         """Encode a stream of pairs: `EncodedPairs.from_pairs(corpus.train, tokenizer, 128)`.
 
         A pair with more than `max_length` ids on either side is dropped, never cut: `.dropped`
-        counts them and `.longest` says what it would take. `dropout` is the tokeniser's
-        BPE-dropout, for a fresh cut of the words each epoch.
+        counts them and `.longest` says what it would take.
         """
         dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
         sources, targets = _Growing(dtype), _Growing(dtype)
         dropped = longest = 0
-        for chunk in _chunks(pairs, _CHUNK):
-            source = tokenizer.encode_batch([pair[0] for pair in chunk], dropout=dropout)
-            target = tokenizer.encode_batch([pair[1] for pair in chunk], dropout=dropout)
+        for chunk in chunks(pairs, _CHUNK):
+            source = tokenizer.encode_batch([pair[0] for pair in chunk])
+            target = tokenizer.encode_batch([pair[1] for pair in chunk])
             lengths = [max(len(s), len(t)) for s, t in zip(source, target, strict=True)]
             longest = max(longest, *lengths)
             keep = [max_length is None or length <= max_length for length in lengths]
@@ -77,7 +74,7 @@ class EncodedPairs:
             sources.add(compress(source, keep))
             targets.add(compress(target, keep))
         if not sources.lengths:
-            raise DataError(_nothing_left(dropped, longest, max_length))
+            raise DataError(nothing_left(dropped, longest, max_length))
         return cls(sources.rows(), targets.rows(), dropped, longest)
 
     def __len__(self) -> int:
@@ -120,13 +117,13 @@ class _Growing:
         return Rows(np.concatenate(self.parts), lengths, np.cumsum(lengths) - lengths)
 
 
-def _chunks(pairs: Iterable[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
+def chunks(pairs: Iterable[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
     stream = iter(pairs)
     while chunk := list(islice(stream, size)):
         yield chunk
 
 
-def _nothing_left(dropped: int, longest: int, max_length: int | None) -> str:
+def nothing_left(dropped: int, longest: int, max_length: int | None) -> str:
     if not dropped:
         return "there is no pair to encode; the data is empty"
     return (

@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from allformer.data.batches import Indices, token_batches
@@ -35,15 +36,19 @@ def micro_batches(
     """Endless micro-batches from `begin` on, each with the place after it.
 
     `encode(epoch)` gives the epoch's pairs: the same every time, or cut anew with BPE-dropout.
+    The next epoch's are made while this one's are used: a GPU would wait for them otherwise.
     """
-    epoch, skip = begin.epoch, begin.batch
-    while True:
-        pairs = encode(epoch)
-        batches = cut(pairs, train, epoch, frame)
-        for number, index in enumerate(batches[skip:], skip + 1):
-            batch = collate(pairs, index, tokenizer.bos_id, tokenizer.eos_id, frame)
-            yield batch, Place(epoch, number)
-        epoch, skip = epoch + 1, 0
+    skip = begin.batch
+    epochs = prefetch(((epoch, encode(epoch)) for epoch in count(begin.epoch)), ahead=1)
+    try:
+        for epoch, pairs in epochs:
+            batches = cut(pairs, train, epoch, frame)
+            for number, index in enumerate(batches[skip:], skip + 1):
+                batch = collate(pairs, index, tokenizer.bos_id, tokenizer.eos_id, frame)
+                yield batch, Place(epoch, number)
+            skip = 0
+    finally:
+        epochs.close()
 
 
 def cut(pairs: EncodedPairs, train: TrainRecipe, epoch: int, frame: Frame | None) -> list[Indices]:
@@ -59,28 +64,23 @@ def cut(pairs: EncodedPairs, train: TrainRecipe, epoch: int, frame: Frame | None
     )
 
 
-def prefetch(items: Iterator[Any]) -> Generator[Any, None, None]:
-    """The same items, made a few ahead in a thread; an error in it is raised here."""
-    ready: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=_AHEAD)
-    stop = threading.Event()
+def prefetch(items: Iterator[Any], ahead: int = _AHEAD) -> Generator[Any, None, None]:
+    """The same items, at most `ahead` made before they are asked for, in a thread of their own.
 
-    def put(what: str, item: Any) -> None:
-        while not stop.is_set():
-            try:
-                ready.put((what, item), timeout=0.1)
-                return
-            except queue.Full:
-                continue
+    An error in it is raised here, after the items before it.
+    """
+    ready: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+    room, stop = threading.Semaphore(ahead), threading.Event()
 
     def work() -> None:
         try:
-            for item in items:
-                put("item", item)
-                if stop.is_set():
-                    return
-            put("end", None)
+            while not stop.is_set():
+                if room.acquire(timeout=0.1):
+                    ready.put(("item", next(items)))
+        except StopIteration:
+            ready.put(("end", None))
         except BaseException as error:
-            put("error", error)
+            ready.put(("error", error))
 
     threading.Thread(target=work, daemon=True, name="batches").start()
     try:
@@ -90,6 +90,7 @@ def prefetch(items: Iterator[Any]) -> Generator[Any, None, None]:
                 return
             if what == "error":
                 raise item
+            room.release()
             yield item
     finally:
         stop.set()

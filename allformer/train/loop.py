@@ -21,6 +21,7 @@ from allformer.core.model import EncoderDecoderModel, build
 from allformer.core.precision import pick_device
 from allformer.data.encoded import EncodedPairs
 from allformer.data.parallel import Corpus
+from allformer.data.recut import Recut
 from allformer.errors import CheckpointError, TrainingError
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from allformer.train.batch import Batch, Frame
@@ -96,7 +97,10 @@ class _Job:
         self.say = _say
         run.mkdir(parents=True, exist_ok=True)
         self.tokenizer = self._tokenizer(resume)
+        # a batch holds one sentence at least
+        self.longest = min(recipe.data.max_length, recipe.train.batch_tokens)
         self.pairs = self._encode(corpus.train, "training")
+        self.recut: Recut | None = None
         assert corpus.validation is not None
         self.validation = self._encode(corpus.validation, "validation")
         torch.manual_seed(recipe.train.seed)
@@ -143,29 +147,29 @@ class _Job:
         self.say(f"tokeniser: {asked.kind}, {tokenizer.vocab_size:,} pieces")
         return tokenizer
 
-    def _encode(
-        self, pairs: Iterable[tuple[str, str]], name: str, dropout: float = 0.0
-    ) -> EncodedPairs:
-        asked = self.recipe
-        longest = min(asked.data.max_length, asked.train.batch_tokens)  # a batch holds one at least
-        limit = longest - 1  # and </s>
-        encoded = EncodedPairs.from_pairs(pairs, self.tokenizer, limit, dropout=dropout)
-        if name:
-            left_out = ""
-            if encoded.dropped:
-                left_out = (
-                    f"; {encoded.dropped:,} left out, over {longest} tokens (the longest has "
-                    f"{encoded.longest}); data.max_length={asked.data.max_length}, "
-                    f"train.batch_tokens={asked.train.batch_tokens}"
-                )
-            self.say(f"{name}: {len(encoded):,} pairs{left_out}")
+    def _encode(self, pairs: Iterable[tuple[str, str]], name: str) -> EncodedPairs:
+        asked, longest = self.recipe, self.longest
+        encoded = EncodedPairs.from_pairs(pairs, self.tokenizer, longest - 1)  # and </s>
+        left_out = ""
+        if encoded.dropped:
+            left_out = (
+                f"; {encoded.dropped:,} left out, over {longest} tokens (the longest has "
+                f"{encoded.longest}); data.max_length={asked.data.max_length}, "
+                f"train.batch_tokens={asked.train.batch_tokens}"
+            )
+        self.say(f"{name}: {len(encoded):,} pairs{left_out}")
         return encoded
 
     def _epoch_pairs(self, epoch: int) -> EncodedPairs:
+        """Each time the same, or with BPE-dropout cut anew."""
         dropout = self.recipe.tokenizer.dropout
         if not dropout:
             return self.pairs
-        return self._encode(self.corpus.train, "", dropout)
+        if self.recut is None:
+            self.recut = Recut.from_pairs(
+                self.corpus.train, self.tokenizer, dropout=dropout, max_length=self.longest - 1
+            )
+        return self.recut(self.recipe.train.seed, epoch)
 
     # --- running --------------------------------------------------------------------------------
 

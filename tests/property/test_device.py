@@ -8,11 +8,14 @@ import torch
 from allformer.config import Attention, Block, Feed
 from allformer.core.layout import pack
 from allformer.core.model import build
-from tests.models import KINDS, left_padding, right_padding, seq2seq, tokens
+from tests.models import left_padding, right_padding, seq2seq, tokens
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-HEADS_OF_8 = seq2seq(Block(Attention(6, kv_heads=2, head_dim=8), Feed(40), dropout=0.0))
-SHAPES = {"heads of 6": KINDS["seq2seq paper"], "heads of 8, grouped": HEADS_OF_8}
+FEED = Feed(40, act="gelu")  # smooth: where rounding flips a relu's gate, a gradient goes with it
+SHAPES = {
+    "heads of 6": seq2seq(Block(Attention(4), FEED, norm_at="post", dropout=0.0)),
+    "heads of 8, grouped": seq2seq(Block(Attention(6, kv_heads=2, head_dim=8), FEED, dropout=0.0)),
+}
 
 
 def check_packed(shape: str, device: str, dtype: torch.dtype, off: float) -> None:
@@ -45,7 +48,7 @@ def check_packed(shape: str, device: str, dtype: torch.dtype, off: float) -> Non
 
 
 @pytest.mark.parametrize(
-    ("dtype", "off"), [(torch.float32, 1e-5), (torch.bfloat16, 0.01)], ids=["fp32", "bf16"]
+    ("dtype", "off"), [(torch.float32, 1e-5), (torch.bfloat16, 0.006)], ids=["fp32", "bf16"]
 )
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", SHAPES)

@@ -155,3 +155,18 @@ def test_packing_into_a_fixed_number_of_places_adds_only_rows_of_their_own(side)
     assert lengths.max() <= 60, "no row is longer than the grid is wide"
     fewer = pack_into(side([2, 1, 3, 1, 1, 1, 1, 1], 60).bool(), 256)
     assert fewer.starts.shape == got.starts.shape, "sizes depend on the shape of the grid alone"
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_layouts_carry_the_gradient(backend):
+    """torch 2.11 loses it where a Function's forward writes into its result."""
+    layout = pack_lengths(torch.tensor([3, 5, 0, 2]))
+    weights = torch.arange(10.0)[:, None] + 1
+
+    def there_and_back(x: Tensor) -> Tensor:
+        return (layout.to_packed(layout.to_grid(x) ** 2) * weights).sum()
+
+    torch._dynamo.reset()
+    x = torch.randn(10, 3, requires_grad=True)
+    (mine,) = torch.autograd.grad(torch.compile(there_and_back, backend=backend)(x), x)
+    torch.testing.assert_close(mine, 2 * x.detach() * weights)

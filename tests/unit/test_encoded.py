@@ -38,7 +38,7 @@ def test_a_vocabulary_beyond_16_bits_uses_wider_ids() -> None:
     class Large:
         vocab_size = 70_000
 
-        def encode_batch(self, texts: list[str], *, dropout: float) -> list[list[int]]:
+        def encode_batch(self, texts: list[str]) -> list[list[int]]:
             return [[69_999] for _ in texts]
 
     pairs = EncodedPairs.from_pairs([("a", "b")], Large())  # type: ignore[arg-type]
@@ -59,10 +59,3 @@ def test_nothing_left_is_an_error(tokenizer: Tokenizer) -> None:
         EncodedPairs.from_pairs(PAIRS, tokenizer, max_length=1)
     with pytest.raises(DataError, match="no pair to encode"):
         EncodedPairs.from_pairs([], tokenizer)
-
-
-def test_dropout_gives_another_cut_of_the_same_text(tokenizer: Tokenizer) -> None:
-    plain = EncodedPairs.from_pairs(PAIRS, tokenizer)
-    varied = EncodedPairs.from_pairs(PAIRS, tokenizer, dropout=0.5)
-    assert varied.source_lengths.sum() > plain.source_lengths.sum()
-    assert [tokenizer.decode(varied.source(i)) for i in range(50)] == [s for s, _ in PAIRS]

@@ -10,19 +10,22 @@ from dataclasses import asdict
 from itertools import count, islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from allformer.checkpoint.run import load_run
 from allformer.checkpoint.weights import read_tensors
+from allformer.data.encoded import EncodedPairs, Rows
 from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError, ConfigError, DataError, TrainingError
 from allformer.generate.translate import Translator
+from allformer.text.tokenizer import train_tokenizer
 from allformer.train import feed
-from allformer.train.feed import prefetch
+from allformer.train.feed import Place, micro_batches, prefetch
 from allformer.train.loop import Interrupted, train
 from allformer.train.metrics import read_metrics
-from allformer.train.recipe import Recipe, make_recipe, read_recipe
+from allformer.train.recipe import Recipe, TrainRecipe, make_recipe, read_recipe
 from allformer.train.schedule import learning_rate
 from allformer.train.state import checkpoints
 from allformer.train.step import Stepper
@@ -446,3 +449,27 @@ def test_prefetch_makes_a_few_ahead_and_stops_when_it_is_closed():
     thread.join(timeout=5)
     assert not thread.is_alive()
     assert len(made) <= 3 + feed._AHEAD + 1
+
+
+def test_the_next_epoch_is_encoded_while_this_one_is_used_and_all_threads_end():
+    rows = Rows(np.full(400, 5, np.uint16), np.full(80, 5), np.arange(0, 400, 5))
+    tokenizer = train_tokenizer(["one two"], "char", 20)
+    asked, coming, before = [], threading.Event(), threading.enumerate()
+
+    def encode(epoch):
+        asked.append(epoch)
+        if epoch == 1:
+            coming.set()
+        return EncodedPairs(rows, rows)
+
+    recipe = TrainRecipe(batch_tokens=12)  # two sentences with </s>: 40 batches an epoch
+    source = prefetch(micro_batches(encode, tokenizer, recipe, None, Place()))
+    places = [next(source)[1]]
+    assert coming.wait(timeout=5), "epoch 1 must not wait for the last batches of epoch 0"
+    places += [place for _, place in islice(source, 41)]
+    assert places == [Place(0, n) for n in range(1, 41)] + [Place(1, 1), Place(1, 2)]
+    source.close()
+    for thread in set(threading.enumerate()) - set(before):
+        thread.join(timeout=5)
+        assert not thread.is_alive(), thread.name
+    assert asked == [0, 1, 2][: len(asked)], "one epoch ahead, no more"
