@@ -12,6 +12,7 @@ from allformer.families import (
     bart,
     bert,
     gpt2,
+    gpt3,
     llama,
     marian,
     mbart,
@@ -24,7 +25,7 @@ from allformer.families.family import Family
 
 _ALL = (albert, bart, bert, gpt2, llama, marian, mbart, mt5, roberta, t5)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
-PRESETS: dict[str, Callable[[], config.Model]] = dict(original.PRESETS)
+PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
 for _family in FAMILIES.values():
     PRESETS.update(_family.presets)
 

@@ -1,7 +1,6 @@
-"""GPT-2 (Radford et al., 2019) and GPT-3 (Brown et al., 2020): pre-norm, learned positions.
+"""GPT-2 (Radford et al., 2019): pre-norm, learned positions, tied output.
 
-GPT-2's files hold each matrix transposed, inputs × outputs (its `Conv1D`), and q, k, v in one.
-GPT-3 has no public weights; its layers alternate between full and windowed attention.
+Its files hold each matrix transposed, inputs × outputs (its `Conv1D`), and q, k, v in one.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from allformer.config import (
     Norm,
     Stack,
     Tokens,
-    Window,
-    cycle,
     repeat,
 )
 from allformer.families import activation, pieces
@@ -54,34 +51,11 @@ def gpt2(
     return DecoderOnly(stack, LMHead())
 
 
-def gpt3(dim: int, layers: int, heads: int, head_dim: int, window: int = 256) -> DecoderOnly:
-    """GPT-2's shape with every other layer looking back no further than `window` tokens.
-
-    The paper's table 2.1 gives sizes and head_dim (its 13B has heads·head_dim ≠ dim); it says
-    "alternating dense and locally banded" after the Sparse Transformer, not how wide: 256 is ours.
-    """
-    model = gpt2(dim, layers, heads, length=2048, head_dim=head_dim)
-    full = model.decoder.blocks[0]
-    banded = replace(full, attention=replace(full.attention, mixer=Window(window - 1)))
-    return replace(model, decoder=replace(model.decoder, blocks=cycle((full, banded), layers)))
-
-
-GPT3 = {
-    "gpt3-small": lambda: gpt3(768, 12, 12, 64),
-    "gpt3-medium": lambda: gpt3(1024, 24, 16, 64),
-    "gpt3-large": lambda: gpt3(1536, 24, 16, 96),
-    "gpt3-xl": lambda: gpt3(2048, 24, 24, 128),
-    "gpt3-2.7b": lambda: gpt3(2560, 32, 32, 80),
-    "gpt3-6.7b": lambda: gpt3(4096, 32, 32, 128),
-    "gpt3-13b": lambda: gpt3(5140, 40, 40, 128),
-    "gpt3-175b": lambda: gpt3(12_288, 96, 96, 128),
-}
 PRESETS = {
     "gpt2": lambda: gpt2(768, 12, 12),
     "gpt2-medium": lambda: gpt2(1024, 24, 16),
     "gpt2-large": lambda: gpt2(1280, 36, 20),
     "gpt2-xl": lambda: gpt2(1600, 48, 25),
-    **GPT3,
 }
 
 

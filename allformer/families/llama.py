@@ -13,7 +13,6 @@ from allformer.config import (
     Block,
     DecoderOnly,
     Feed,
-    LinearScaling,
     Llama3Scaling,
     LMHead,
     Norm,
@@ -23,8 +22,7 @@ from allformer.config import (
     repeat,
 )
 from allformer.core.rotary import frequencies
-from allformer.errors import CheckpointError
-from allformer.families import activation, pieces
+from allformer.families import activation, pieces, rope
 from allformer.families.family import Family, expect, head_kind, one
 from allformer.families.fields import Fields
 from allformer.families.weights import Alias, Derived, Op, Same, WeightMap
@@ -117,49 +115,13 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnl
         repeat(block, fields.take("num_hidden_layers")),
         causal=True,
         final_norm=norm,
-        relative=_read_rotary(fields),
+        relative=rope.read(fields),
         dropout=0.0,
     )
     kind = ARCHITECTURES[architecture]
     if kind == "words":
         return DecoderOnly(stack, LMHead(fields.take("tie_word_embeddings", False)))
     return DecoderOnly(stack, pieces.decoder_head(fields, kind))
-
-
-def _read_rotary(fields: Fields) -> Rotary:
-    theta, length = (
-        fields.take("rope_theta", 10_000.0),
-        fields.take("max_position_embeddings", 2048),
-    )
-    rope = dict(fields.take("rope_parameters", fields.take("rope_scaling", {})))
-    kind = rope.pop("rope_type", rope.pop("type", "default"))
-    rope.pop("type", None)
-    theta = float(rope.pop("rope_theta", theta))
-    if rope.pop("partial_rotary_factor", 1.0) != 1.0:
-        kind = "partial"
-    scaling: LinearScaling | Llama3Scaling | None = None
-    if kind == "linear":
-        scaling = LinearScaling(float(rope.pop("factor")))
-    elif kind == "llama3":
-        scaling = Llama3Scaling(
-            float(rope.pop("factor")),
-            float(rope.pop("low_freq_factor")),
-            float(rope.pop("high_freq_factor")),
-            rope.pop("original_max_position_embeddings", length),
-        )
-    elif kind != "default":
-        raise CheckpointError(
-            f"config.json asks for rotary positions of kind {kind!r}, which is not supported; "
-            f"supported are default, linear and llama3"
-        )
-    rope.pop("original_max_position_embeddings", None)
-    if rope:
-        name, value = next(iter(rope.items()))
-        raise CheckpointError(
-            f"config.json has {name}={value!r} in its rotary parameters of kind {kind!r}, which "
-            f"is not known there; remove it if it means nothing"
-        )
-    return Rotary(theta, scaling, length)
 
 
 def write(model: DecoderOnly) -> dict[str, Any]:
@@ -169,13 +131,6 @@ def write(model: DecoderOnly) -> dict[str, Any]:
     rotary, attention, feed = stack.relative, block.attention, block.feed
     expect(isinstance(rotary, Rotary), "has no rotary positions")
     assert isinstance(rotary, Rotary)
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": rotary.theta}
-    if isinstance(rotary.scaling, LinearScaling):
-        rope |= {"rope_type": "linear", "factor": rotary.scaling.factor}
-    elif rotary.scaling is not None:
-        s = rotary.scaling
-        rope |= {"rope_type": "llama3", "factor": s.factor, "low_freq_factor": s.low}
-        rope |= {"high_freq_factor": s.high, "original_max_position_embeddings": s.length}
     return {
         "vocab_size": stack.source.vocab,
         "hidden_size": stack.dim,
@@ -190,7 +145,7 @@ def write(model: DecoderOnly) -> dict[str, Any]:
         "mlp_bias": feed.bias,
         "rms_norm_eps": block.norm.eps,
         "max_position_embeddings": rotary.length or 2048,
-        "rope_parameters": rope,
+        "rope_parameters": rope.write(rotary),
         **pieces.write_head(model.head),
         **pieces.write_tokens(stack.source),
     }

@@ -1,0 +1,36 @@
+"""GPT-3 (Brown et al., 2020): GPT-2's shape, every other layer with windowed attention.
+
+There are no public weights, and no class in transformers: it is built, counted and trained here,
+and saved in our own layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from allformer.config import DecoderOnly, Window, cycle
+from allformer.families.gpt2 import gpt2
+
+
+def gpt3(dim: int, layers: int, heads: int, head_dim: int, window: int = 256) -> DecoderOnly:
+    """GPT-2's shape with every other layer looking back no further than `window` tokens.
+
+    The paper's table 2.1 gives sizes and head_dim (its 13B has heads·head_dim ≠ dim); it says
+    "alternating dense and locally banded" after the Sparse Transformer, not how wide: 256 is ours.
+    """
+    model = gpt2(dim, layers, heads, length=2048, head_dim=head_dim)
+    full = model.decoder.blocks[0]
+    banded = replace(full, attention=replace(full.attention, mixer=Window(window - 1)))
+    return replace(model, decoder=replace(model.decoder, blocks=cycle((full, banded), layers)))
+
+
+PRESETS = {
+    "gpt3-small": lambda: gpt3(768, 12, 12, 64),
+    "gpt3-medium": lambda: gpt3(1024, 24, 16, 64),
+    "gpt3-large": lambda: gpt3(1536, 24, 16, 96),
+    "gpt3-xl": lambda: gpt3(2048, 24, 24, 128),
+    "gpt3-2.7b": lambda: gpt3(2560, 32, 32, 80),
+    "gpt3-6.7b": lambda: gpt3(4096, 32, 32, 128),
+    "gpt3-13b": lambda: gpt3(5140, 40, 40, 128),
+    "gpt3-175b": lambda: gpt3(12_288, 96, 96, 128),
+}
