@@ -3,7 +3,7 @@
 RUN/
   config.json        the config tree
   model.safetensors  the final weights (the mean of the last checkpoints)
-  tokenizer.json     text ↔ ids, in the `tokenizers` library's own form
+  tokenizer.json     text ↔ ids; with tokenizer_config.json, transformers opens it too
   recipe.yaml        what was asked for
   metrics.jsonl      one line a report; loss.png and tensorboard/ show the same
   checkpoints/       step-00001000/: weights, optimiser, random state, for --resume

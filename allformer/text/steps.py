@@ -14,6 +14,7 @@ from allformer.text.vocabulary import LANGUAGES, LANGUAGES_50, Names, Options, V
 
 
 def bert(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """WordPiece in words and punctuation: "playing." → `play ##ing .`"""
     if str(names["unk"]) not in vocabulary.tokens:
         raise ValueError(f"the vocabulary has no {names['unk']}, the token of what it lacks")
     inner = tokenizers.Tokenizer(models.WordPiece(vocabulary.tokens, unk_token=str(names["unk"])))
@@ -29,6 +30,7 @@ def bert(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.T
 
 
 def byte_bpe(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """GPT-2's BPE over bytes, the space at the head of a word: "ä dog" → `Ã¤ Ġdog`."""
     inner = tokenizers.Tokenizer(
         models.BPE(
             vocabulary.tokens,
@@ -44,6 +46,7 @@ def byte_bpe(vocabulary: Vocabulary, names: Names, options: Options) -> tokenize
 
 
 def llama(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """BPE over the whole text, unknown characters as bytes: "a ☃" → `▁a ▁ <0xE2> <0x98> <0x83>`."""
     inner = tokenizers.Tokenizer(
         models.BPE(vocabulary.tokens, vocabulary.merges, fuse_unk=True, byte_fallback=True)
     )
@@ -78,6 +81,7 @@ def _unigram(
 
 
 def albert(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """Unigram pieces of text without accents and capitals: "Café" → `▁cafe`."""
     inner = _unigram(vocabulary.pieces, 1, options.get("add_prefix_space", True))
     steps: list[normalizers.Normalizer] = [
         normalizers.Replace("``", '"'),
@@ -94,6 +98,7 @@ def albert(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers
 
 
 def t5(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """Unigram pieces, and the sentinels behind them: "<extra_id_0> a" → `<extra_id_0> ▁a`."""
     pieces = list(vocabulary.pieces)
     if vocabulary.symbols is not None:  # from a spiece.model, which has no <extra_id_…>
         pieces += [(token, 0.0) for token in reversed(extra_ids(options))]
@@ -115,6 +120,7 @@ def _fairseq(
 
 
 def xlm_roberta(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """Unigram pieces with fairseq's ids."""
     pieces = _fairseq(vocabulary, names, "bos")
     inner = _unigram(pieces, 3, options.get("add_prefix_space", True))
     if vocabulary.charsmap:
@@ -123,11 +129,13 @@ def xlm_roberta(vocabulary: Vocabulary, names: Names, options: Options) -> token
 
 
 def mbart(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """Unigram pieces with fairseq's ids and 25 languages behind them."""
     # No normaliser: transformers 5 leaves out the model's own here.
     return _unigram(_fairseq(vocabulary, names, "bos", LANGUAGES), 3)
 
 
 def mbart50(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """The same with 52 languages, and runs of spaces made one."""
     inner = _unigram(_fairseq(vocabulary, names, "cls", LANGUAGES_50), 3, split=False)
     steps: list[normalizers.Normalizer] = []
     if vocabulary.charsmap:

@@ -13,9 +13,10 @@ import random
 import tempfile
 from pathlib import Path
 
-from tests.parity.torture import PAIRS, TEXTS
+from tests.parity.torture import PAIRS, RUNS, TEXTS
 
 FILE = Path(__file__).with_name("marian.json")
+ASKED = TEXTS + RUNS
 RULES = {  # a small table in the place of NFKC's 240 KB
     "e\u0301": "é", "\u00a0": " ", "\u3000": " ", "\t": " ", "\n": " ", "\r": "",
     "\x07": "", "ﬁ": "fi", "Ⅷ": "VIII", "ﷺ": "صلى الله عليه وسلم", "Ａ": "A", "ſ": "s", "…": "...",
@@ -70,12 +71,12 @@ def answers(directory: Path) -> dict[str, object]:
 
     marian = MarianTokenizer.from_pretrained(str(directory))
     source = sentencepiece.SentencePieceProcessor(model_file=str(directory / "source.spm"))
-    ids = [marian.encode(text) for text in TEXTS]
+    ids = [marian.encode(text) for text in ASKED]
     return {
-        "normal": [source.normalize(text).replace(" ", "▁") for text in TEXTS],
+        "normal": [source.normalize(text).replace(" ", "▁") for text in ASKED],
         "ids": ids,
-        "plain": [marian.encode(text, add_special_tokens=False) for text in TEXTS],
-        "target": [marian(text_target=text)["input_ids"] for text in TEXTS],
+        "plain": [marian.encode(text, add_special_tokens=False) for text in ASKED],
+        "target": [marian(text_target=text)["input_ids"] for text in ASKED],
         "pairs": [marian.encode(*pair) for pair in PAIRS],
         "text": [marian.decode(row, skip_special_tokens=True) for row in ids],
         "whole": [marian.decode(row) for row in ids],

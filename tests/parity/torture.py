@@ -45,6 +45,7 @@ TEXTS = [
     "ÀÉÎÕÜ àéîõü çñ øå æœ þð łżź čšž ğış ơư ắặ",
     "The house is wonderful. translate English to German: That is good.",
 ]
+RUNS = [char * n for char in "….w你!" for n in (7, 10, 12, 24, 36, 48, 72, 84)]  # equally good cuts
 PAIRS = [
     ("Who wrote Faust?", "Johann Wolfgang von Goethe wrote Faust in Weimar."),
     ("  spaced  ", " out "),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -60,15 +62,21 @@ def byte_bpe(specials: Iterable[str]) -> dict[str, str]:
 
 
 def unigram(head: list[tuple[str, int]]) -> list[tuple[str, float, int]]:
-    """Pieces with scores behind a head of special ones."""
-    inner = tokenizers.Tokenizer(models.Unigram())
-    inner.pre_tokenizer = pre_tokenizers.Metaspace("▁")
-    trainer = trainers.UnigramTrainer(vocab_size=500, unk_token="<unk>", show_progress=False)
-    inner.train_from_iterator([text[:200] for text in LINES], trainer)
-    taken = {text for text, _ in head} | {"<unk>"}
-    body = json.loads(inner.to_str())["model"]["vocab"]
-    body = [(text, score, NORMAL) for text, score in body if text not in taken]
-    return [(text, 0.0, kind) for text, kind in head] + body
+    """Characters and frequent parts of words with scores, behind a head of special pieces.
+
+    Counted, not trained: the library's trainer breaks ties at random.
+    """
+    counts: Counter[str] = Counter()
+    for line in LINES:
+        for word in f" {line[:200]}".replace(" ", " ▁").split():
+            counts.update(word[i:j] for i in range(len(word)) for j in range(i + 1, i + 7))
+    taken = {text for text, _ in head}
+    kept = [text for text, n in counts.items() if text not in taken and (len(text) == 1 or n > 6)]
+    # No rare characters: some must be unknown.
+    kept = sorted({text for text in kept if counts[text] > 3})
+    total = sum(counts[text] for text in kept)
+    scores = {text: math.log(counts[text] / total) for text in kept}
+    return [(text, 0.0, kind) for text, kind in head] + [(t, scores[t], NORMAL) for t in kept]
 
 
 def spm_bpe() -> list[tuple[str, float, int]]:

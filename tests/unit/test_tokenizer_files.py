@@ -17,6 +17,7 @@ from allformer.text.charsmap import CharsMap
 from allformer.text.load import load_tokenizer
 from allformer.text.sentencepiece import read_sentencepiece
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
+from allformer.text.unigram import Unigram
 from tests.parity.vocabularies import (
     BYTE,
     CONTROL,
@@ -347,6 +348,51 @@ def test_a_sentencepiece_file_is_read_field_by_field(tmp_path):
     assert model.names == {"unk": "<unk>", "bos": "<s>", "pad": "</s>"}  # eos_id is -1
     assert model.merges(by_score=False) == [("▁", "▁"), ("▁", "a"), ("a", "b")]
     assert model.merges() == [("▁", "a"), ("a", "b"), ("▁", "▁")]
+
+
+def test_unknown_characters_cost_ten_more_than_the_worst_piece(tmp_path):
+    scores = {"u1": -10.0, "23": -10.0, "4w": -10.0, "1234": -1.0}
+    file = tmp_path / "m.model"
+    pieces = [("<unk>", 0.0, UNKNOWN), *((text, score, NORMAL) for text, score in scores.items())]
+    file.write_bytes(sentencepiece(pieces))
+    unigram = Unigram(read_sentencepiece(file))
+    assert unigram.cut("u1234w") == [("u1", True), ("23", True), ("4w", True)]  # -30 > -1 - 2 · 20
+    assert unigram.cut("xy1234") == [("xy", False), ("1234", True)]
+    assert unigram.cut("") == []
+
+
+def test_marians_added_tokens_take_their_spaces_with_them(tmp_path):
+    pieces = [("<unk>", 0.0, UNKNOWN), ("▁", -2.0, NORMAL), ("a", -2.0, NORMAL)]
+    spm = sentencepiece(pieces, squeeze=False)
+    vocab = {"</s>": 0, "<unk>": 1, "▁": 2, "a": 3, "<pad>": 4, "<x>": 5}
+    files = {"source.spm": spm, "target.spm": spm, "vocab.json": json.dumps(vocab)}
+
+    def opened(**flags):
+        token = {"content": "<x>", "special": True, "normalized": False, **flags}
+        config = {"added_tokens_decoder": {"5": token}}
+        name = "-".join(flags) or "plain"
+        return load_tokenizer(write(tmp_path / name, files, tokenizer_config=config))
+
+    text = "a <x> a"
+    assert opened().encode(text) == [2, 3, 2, 5, 2, 2, 3, 0]
+    assert opened(lstrip=True).encode(text) == [2, 3, 5, 2, 2, 3, 0]
+    right = opened(rstrip=True)
+    assert right.encode(text) == [2, 3, 2, 5, 2, 3, 0]
+    assert right([text]).offsets(0)[-2:] == [(6, 7), (0, 0)]
+
+
+def test_marian_is_cut_for_its_end_and_has_no_windows(tmp_path):
+    spm = sentencepiece([("<unk>", 0.0, UNKNOWN), ("▁a", -1.0, NORMAL), ("b", -1.0, NORMAL)])
+    vocab = {"</s>": 0, "<unk>": 1, "▁a": 2, "b": 3, "<pad>": 4}
+    files = {"source.spm": spm, "target.spm": spm, "vocab.json": json.dumps(vocab)}
+    marian = load_tokenizer(write(tmp_path / "x", files))
+    batch = marian(["abb a", "a"], max_length=3, truncate=True)
+    assert batch["input_ids"].tolist() == [[2, 3, 0], [2, 0, 4]]
+    assert batch.cut == [0]
+    with pytest.raises(ConfigError, match="windows are for questions"):
+        marian(["abb a"], max_length=3, windows=1)
+    with pytest.raises(ConfigError, match="puts </s> after each text"):
+        marian.with_specials(after=["</s>"])
 
 
 @pytest.mark.parametrize("table", [b"\x01", struct.pack("<I", 64) + b"\0" * 8, b"\x03\0\0\0abc"])
