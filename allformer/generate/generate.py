@@ -19,7 +19,7 @@ from allformer.errors import ConfigError
 from allformer.generate.ask import Ask, Draw, Generated, Streamer
 from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
-from allformer.generate.drive import drive_for
+from allformer.generate.drive import drive_for, padding_columns
 from allformer.generate.options import DEFAULTS, GenerationConfig, settle
 from allformer.generate.processors import make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_prompt
@@ -56,8 +56,12 @@ def generate(
     """
     drive = drive_for(model, dtype)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
-    own = getattr(model, "generation", None) or _own_tokens(model)
-    g = settle(own, generation, options=options)
+    if not isinstance(generation, GenerationConfig | None):
+        raise ConfigError(
+            f"generation={type(generation).__name__} must be allformer's GenerationConfig; "
+            f"try GenerationConfig.from_dict(generation.to_dict())"
+        )
+    g = settle(_own_tokens(model), getattr(model, "generation", None), generation, options=options)
     check_together(g)
     _warn_unused(g, options)
     beams = g.num_beams or 1
@@ -71,13 +75,15 @@ def generate(
             ids = decoder_prompt(model, len(source), decoder_input_ids, g)
         elif decoder_input_ids is not None:
             raise ConfigError("decoder_input_ids is for an encoder-decoder; give input_ids alone")
-        if len(ids) == 0:
-            return Generated(ids.clone()) if g.return_dict_in_generate else ids.clone()
-        state = drive.open(source, mask, g.use_cache is not False)
-        new = new_tokens(model, ids.shape[1], state.skip, g)
-        ask = _ask(model, g, source, ids, new, generator, tokenizer)
-        ask.streamer = streamer
-        found = (search_beams if beams > 1 else follow)(drive, state, ids, ask)
+        found = Generated(ids)
+        if len(ids):
+            # All that can be refused is refused before the model has any work.
+            skip = padding_columns(mask) if ids is source else 0
+            new = new_tokens(model, ids.shape[1], skip, g)
+            ask = _ask(model, g, source, ids, new, generator, tokenizer)
+            ask.streamer = streamer
+            state = drive.open(source, mask, g.use_cache is not False)
+            found = (search_beams if beams > 1 else follow)(drive, state, ids, ask)
     return _plain(found, g)
 
 
