@@ -85,8 +85,7 @@ class DecoderDrive:
 
     def open(self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True) -> State:
         """Nothing is computed yet: the first step reads the prompt."""
-        mask = _some(mask)
-        skip = 0 if mask is None else int(mask.any(0).long().argmax())
+        skip = padding_columns(mask)
         mask = None if mask is None else _some(mask[:, skip:])
         return State(self._cache() if use_cache else None, mask, skip=skip)
 
@@ -118,6 +117,11 @@ def drive_for(model: object, dtype: torch.dtype | None = None) -> Drive:
 def longest(stack: config.Stack) -> int | None:
     """The most positions that a stack can number; None: no limit."""
     return stack.position.length if isinstance(stack.position, config.Learned) else None
+
+
+def padding_columns(mask: Tensor | None) -> int:
+    """How many columns at the left are padding in every row: they need not be read."""
+    return 0 if mask is None else int(mask.bool().any(0).long().argmax())
 
 
 def _some(mask: Tensor | None) -> Tensor | None:

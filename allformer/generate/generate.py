@@ -19,7 +19,7 @@ from allformer.errors import ConfigError
 from allformer.generate.ask import Ask, Draw, Generated, Streamer
 from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
-from allformer.generate.drive import drive_for
+from allformer.generate.drive import drive_for, padding_columns
 from allformer.generate.options import DEFAULTS, GenerationConfig, settle
 from allformer.generate.processors import make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_prompt
@@ -56,7 +56,12 @@ def generate(
     """
     drive = drive_for(model, dtype)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
-    g = settle(_own(model), generation, options=options)
+    if not isinstance(generation, GenerationConfig | None):
+        raise ConfigError(
+            f"generation={type(generation).__name__} must be allformer's GenerationConfig; "
+            f"try GenerationConfig.from_dict(generation.to_dict())"
+        )
+    g = settle(*_own(model), generation, options=options)
     check_together(g)
     _warn_unused(g, options)
     beams = g.num_beams or 1
@@ -70,22 +75,26 @@ def generate(
             ids = decoder_prompt(model, len(source), decoder_input_ids, g)
         elif decoder_input_ids is not None:
             raise ConfigError("decoder_input_ids is for an encoder-decoder; give input_ids alone")
-        if len(ids) == 0:
-            return Generated(ids.clone()) if g.return_dict_in_generate else ids.clone()
-        state = drive.open(source, mask, g.use_cache is not False)
-        new = new_tokens(model, ids.shape[1], state.skip, g)
-        ask = _ask(model, g, source, ids, new, generator, tokenizer)
-        ask.streamer = streamer
-        found = (search_beams if beams > 1 else follow)(drive, state, ids, ask)
+        found = Generated(ids)
+        if len(ids):
+            # All that can be refused is refused before the model has any work.
+            skip = padding_columns(mask) if ids is source else 0
+            new = new_tokens(model, ids.shape[1], skip, g)
+            ask = _ask(model, g, source, ids, new, generator, tokenizer)
+            ask.streamer = streamer
+            state = drive.open(source, mask, g.use_cache is not False)
+            found = (search_beams if beams > 1 else follow)(drive, state, ids, ask)
     return _plain(found, g)
 
 
-def _own(model: EncoderDecoderModel | DecoderOnlyModel) -> GenerationConfig:
-    """The model's own options: its generation_config.json, or what its config.json says."""
-    if isinstance(model.generation, GenerationConfig):
-        return model.generation
-    if model.generation is not None:
-        return GenerationConfig.from_dict(model.generation)
+def _own(model: EncoderDecoderModel | DecoderOnlyModel) -> list[GenerationConfig]:
+    """The model's own options, the weaker first.
+
+    A generation_config.json stands alone, as in transformers: what it leaves out is not looked for
+    in config.json.
+    """
+    if model.generation is not None and not isinstance(model.generation, GenerationConfig):
+        return [GenerationConfig.from_dict(model.generation)]
     tokens = model.config.decoder.source
     said = {
         "pad_token_id": tokens.pad_id,
@@ -95,7 +104,8 @@ def _own(model: EncoderDecoderModel | DecoderOnlyModel) -> GenerationConfig:
     if isinstance(model, EncoderDecoderModel):
         said["decoder_start_token_id"] = model.config.start
     extras = {} if model.origin is None else model.origin.extras
-    return GenerationConfig.from_model_config({**said, **extras})
+    own = GenerationConfig.from_model_config({**said, **extras})
+    return [own] if model.generation is None else [own, model.generation]
 
 
 def _ask(

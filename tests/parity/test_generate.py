@@ -186,6 +186,16 @@ def test_columns_that_are_padding_in_every_row_change_nothing():
     assert got[:, 3:].tolist() == plain.tolist()
 
 
+def test_a_mask_may_hide_tokens_inside_the_prompt():
+    ours, theirs = pair("decoder", 1)
+    ids, mask = ragged("decoder")
+    mask[0, 3:6] = 0
+    for beams in (1, 3):
+        want = theirs.generate(ids, attention_mask=mask, max_new_tokens=9, num_beams=beams)
+        got = generate(ours, ids, mask, max_new_tokens=9, num_beams=beams)
+        assert got.tolist() == want.tolist()
+
+
 def test_a_start_for_each_row_and_given_first_tokens():
     ours, theirs = pair("encoder-decoder", 1)
     ids, mask = ragged("encoder-decoder")

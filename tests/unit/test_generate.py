@@ -292,6 +292,11 @@ def test_learned_positions_are_counted_before_any_work(monkeypatch):
     with pytest.raises(LengthError, match="shorten or split the prompt"):
         generate(net, tokens(1, 70), max_new_tokens=1)
 
+    monkeypatch.setattr(EncoderDecoderModel, "encode", step)
+    for options in ({"max_new_tokens": 65}, {"max_new_tokens": 2, "stop_strings": "x"}):
+        with pytest.raises((LengthError, ConfigError), match=r"try max_new_tokens=64|stop_strings"):
+            generate(model("seq2seq modern"), tokens(1, 6), **options)
+
 
 def test_an_end_in_the_prompt_does_not_end_anything():
     ids = torch.tensor([[5, EOS, 7, EOS]])
@@ -417,6 +422,7 @@ def test_an_option_can_be_taken_back_with_none():
         ({"sequence_bias": {(99,): 1.0}}, "has token 99, but the vocabulary ends at 36"),
         ({"forced_bos_token_id": 99}, r"forced_bos_token_id=\[99\] must lie in the vocabulary"),
         ({"logits_processor": [len]}, "logits_processor=.* is not supported"),
+        ({"generation_config": {"num_beams": 2}}, "generation=dict must be allformer's"),
         ({"inputs_embeds": torch.ones(1)}, "inputs_embeds=.* is not supported; give input_ids"),
         (
             {"exponential_decay_length_penalty": (1, 1.1), "eos_token_id": None},
