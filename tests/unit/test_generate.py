@@ -364,7 +364,7 @@ def test_the_decoders_start_is_checked():
     with pytest.raises(ConfigError, match="has 3 ids for 2 rows; give one, or one each"):
         generate(net, ids, max_new_tokens=2, decoder_start_token_id=[1, 2, 3])
     with pytest.raises(ConfigError, match="needs decoder_start_token_id or bos_token_id"):
-        generate(net, ids, max_new_tokens=2, bos_token_id=None)
+        generate(net, ids, max_new_tokens=2, bos_token_id=None, decoder_start_token_id=None)
     with pytest.raises(ConfigError, match=r"decoder_input_ids=.* must be 2 rows"):
         generate(net, ids, max_new_tokens=2, decoder_input_ids=tokens(1, 3))
     with pytest.raises(ConfigError, match="decoder_input_ids is for an encoder-decoder"):
