@@ -23,7 +23,8 @@ from allformer.families import (
 )
 from allformer.families.family import Family
 
-_ALL = (albert, bart, bert, gpt2, llama, marian, mbart, mt5, roberta, t5)
+# In this order they are asked whether they can say a fresh model: T5 before its twin mT5.
+_ALL = (bert, roberta, albert, gpt2, llama, marian, bart, mbart, t5, mt5)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
 for _family in FAMILIES.values():

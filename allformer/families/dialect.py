@@ -103,6 +103,9 @@ def _write_as(
     # Fields that change nothing stay as they were, unless the model has changed meanwhile.
     for kept in (extras, _without(extras, written)):
         raw = {**written, **kept, **fixed}
+        if "id2label" in raw:  # says it all; transformers believes a number rather than the names
+            raw.pop("num_labels", None)
+            raw.pop("_num_labels", None)
         again = family.same(read_config(raw, keys)[0])
         if again == wanted:
             return raw, Origin(family.name, fitting[0], extras)
@@ -111,8 +114,7 @@ def _write_as(
 
 def _without(extras: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the old config.json of which the model itself says nothing."""
-    labels = {"num_labels", "_num_labels"} if "id2label" in written else set()
-    return {name: value for name, value in extras.items() if name not in labels | set(written)}
+    return {name: value for name, value in extras.items() if name not in written}
 
 
 def file_keys(ops: WeightMap) -> set[str]:
