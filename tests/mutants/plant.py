@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from allformer.families import FAMILIES
+
 Change = tuple[str, str]  # what stands there, what the bug has instead
 
 
@@ -38,6 +40,10 @@ def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -
             for alias, value in list(vars(loaded).items()):
                 if value is original:
                     patcher.setattr(loaded, alias, mutated)
+    for family in FAMILIES.values():  # which hold their functions themselves
+        for field, value in list(vars(family).items()):
+            if value is original:
+                patcher.setitem(vars(family), field, mutated)
 
 
 def _rebuild(
