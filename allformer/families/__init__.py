@@ -23,7 +23,8 @@ from allformer.families import (
 )
 from allformer.families.family import Family
 
-_ALL = (albert, bart, bert, gpt2, llama, marian, mbart, mt5, roberta, t5)
+# A model without an origin is saved as the first that can say it: T5 v1.1 and mT5 are one shape.
+_ALL = (albert, bart, bert, gpt2, llama, marian, mbart, roberta, t5, mt5)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
 for _family in FAMILIES.values():
