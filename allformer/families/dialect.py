@@ -101,20 +101,15 @@ def _write_as(
     keys = file_keys(family.weights(model, fitting[0]))
     wanted = family.same(model)
     # Fields that change nothing stay as they were, unless the model has changed meanwhile.
-    for kept in (extras, _without(extras, written)):
+    # The labels say how many there are; transformers would believe the number rather.
+    counts = {"num_labels", "_num_labels"} if "id2label" in written else set()
+    for changed in (counts, counts | set(written)):
+        kept = {name: value for name, value in extras.items() if name not in changed}
         raw = {**written, **kept, **fixed}
-        if "id2label" in raw:  # says it all; transformers believes a number rather than the names
-            raw.pop("num_labels", None)
-            raw.pop("_num_labels", None)
         again = family.same(read_config(raw, keys)[0])
         if again == wanted:
             return raw, Origin(family.name, fitting[0], extras)
     raise NotThisFamily(f"cannot say it: it would read {_difference(wanted, again)}")
-
-
-def _without(extras: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the old config.json of which the model itself says nothing."""
-    return {name: value for name, value in extras.items() if name not in written}
 
 
 def file_keys(ops: WeightMap) -> set[str]:
