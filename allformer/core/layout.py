@@ -151,8 +151,9 @@ def self_look(
     """What self-attention may see in this layout; `bias` (1 H T S) lies on the grid."""
     window = mixer if isinstance(mixer, config.Window) else None
     if isinstance(layout, Packed):
-        look = _ragged_look(layout, layout, causal, kernel)
-        if window is None and bias is None:
+        plain = window is None and bias is None
+        look = _ragged_look(layout, layout, causal, kernel, moved=plain)
+        if plain:
             return look
         # No kernel for ragged rows takes these: attention runs on the grid.
         return look._replace(
@@ -186,10 +187,29 @@ def _grid_self_look(layout: Grid, causal: bool, device: torch.device, kernel: st
     return make_look(_grid_mask(layout.keep, layout.width, causal), kernel=kernel)
 
 
-def _ragged_look(query: Packed, key: Packed, causal: bool, kernel: str) -> RaggedLook:
+def _ragged_look(
+    query: Packed, key: Packed, causal: bool, kernel: str, moved: bool = True
+) -> RaggedLook:
+    """`moved`: the grid for attention may be another than the caller's."""
+    if query.keep.is_cuda:  # has a kernel for ragged rows and needs no mask
+        return RaggedLook(query, key, causal, kernel)
+    if moved and not torch.compiler.is_compiling():  # its width depends on the lengths
+        near = compact(query)
+        query, key = near, near if key is query else compact(key)
     look = RaggedLook(query, key, causal, kernel)
-    # A GPU has a kernel for ragged rows and needs no mask; elsewhere one is made for all layers.
-    return look if query.keep.is_cuda else look._replace(dense=grid_look(look))
+    return look._replace(dense=grid_look(look))  # one mask for all layers
+
+
+def compact(layout: Packed) -> Packed:
+    """The same tokens on the smallest grid: rows moved to the left, as wide as the longest."""
+    lengths = layout.starts.diff().long()
+    width = int(lengths.max())
+    if width in (0, layout.total):
+        return layout
+    rows = torch.repeat_interleave(lengths)
+    places = torch.arange(len(rows), device=rows.device) - layout.starts[rows]
+    keep = torch.arange(width, device=rows.device) < lengths[:, None]
+    return Packed(keep, rows * width + places, layout.starts, places)
 
 
 def grid_look(look: RaggedLook) -> Look:

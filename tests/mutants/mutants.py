@@ -191,7 +191,7 @@ MUTANTS: list[Mutant] = [
         "keep.bool()", "~keep.bool()", "left padding, packed", "left padding, grid", "source seen"),
     bug("padding mask on the query axis", "depends on batch mates", "masks:padding_mask",
         "[:, None, None, :]", "[:, None, :, None].expand(-1, -1, -1, keep.shape[1])",
-        "left padding, packed", "left padding, grid"),
+        "left padding, grid"),
     bug("causal mask one too wide", "each token sees the next", "masks:causal_mask",
         "<= rows", "<= rows + 1", "causal, packed", "causal, grid", "torch post-norm"),
     bug("causal mask one too narrow", "no token sees itself", "masks:causal_mask",
@@ -254,8 +254,9 @@ MUTANTS: list[Mutant] = [
         "torch cross-attention", raises=RuntimeError),
     # --- layouts ----------------------------------------------------------------------------------
     bug("packed rows see each other", "quality drops", "layout:_ragged_look",
-        "RaggedLook(query, key, causal, kernel)",
-        "RaggedLook(*(p._replace(keep=p.keep.view(1, -1)) for p in (query, key)), causal, kernel)",
+        "look = RaggedLook(query, key, causal, kernel)",
+        "q, k = (p._replace(keep=p.keep.view(1, -1)) for p in (query, key))\n"
+        "    look = RaggedLook(q, k, causal, kernel)",
         "rows apart", "packed rows apart", "packed taps", "left padding, packed"),
     bug("packed positions count the padding", "short sentences wrong", "layout:pack",
         "(keep.long().cumsum(-1) - 1).flatten()[cells]", "cells % keep.shape[1]",

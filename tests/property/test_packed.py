@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from allformer.core.layout import Grid, Packed, pack, pack_lengths
+from allformer.core.layout import Grid, Packed, compact, pack, pack_lengths
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.replay import pack_into
 from allformer.core.trace import trace
@@ -170,3 +170,19 @@ def test_compiled_layouts_carry_the_gradient(backend):
     x = torch.randn(10, 3, requires_grad=True)
     (mine,) = torch.autograd.grad(torch.compile(there_and_back, backend=backend)(x), x)
     torch.testing.assert_close(mine, 2 * x.detach() * weights)
+
+
+@pytest.mark.parametrize("side", [left_padding, right_padding])
+def test_the_smallest_grid_holds_the_same_tokens_in_order(side):
+    layout = pack(side([7, 0, 30, 12], 40).bool())
+    small = compact(layout)
+    assert small.keep.shape == (4, 30)
+    assert small.keep.sum(-1).tolist() == [7, 0, 30, 12]
+    x = torch.randn(49, 3)
+    grid = small.to_grid(x)
+    assert torch.equal(grid[2], x[7:37])
+    assert torch.equal(small.to_packed(grid), x)
+    full = pack(torch.ones(2, 5).bool())
+    assert compact(full) is full
+    nothing = pack(torch.zeros(2, 5).bool())
+    assert compact(nothing) is nothing
