@@ -471,6 +471,7 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         cache: Cache,
         attention_mask: Tensor | None = None,
         *,
+        position_ids: Tensor | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
     ) -> Tensor:
@@ -480,7 +481,9 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         """
         keep = None if attention_mask is None else attention_mask.bool()
         layout = Grid(ids.shape[0], ids.shape[1], keep, cache.length)
-        hidden = self.decoder(ids, layout, cache=cache, dtype=dtype, kernel=kernel)
+        hidden = self.decoder(
+            ids, layout, cache=cache, dtype=dtype, kernel=kernel, position_ids=position_ids
+        )
         return self.logits(hidden[:, -1])
 
 

@@ -99,8 +99,6 @@ def search_beams(drive: Drive, state: State, ids: Tensor, ask: Ask) -> Generated
         grown.ended = hits & first
         grown.length = grown.length + 1
         grown.score = best / length**ask.length_penalty + ~grown.ended * dead
-        if ask.early_stopping is True:
-            grown.score = grown.score + finished.ended.all(1, keepdim=True) * dead
         finished = finished.best_with(grown, ask.pad)
 
         score, order = (best + hits * dead).topk(beams, dim=1)  # B K
@@ -139,7 +137,6 @@ def _closed(finished: Beams, score: Tensor, length: int, ask: Ask, alive: Tensor
     It is judged as if it ended here; with "never" and a penalty that favours length, as if it came
     to the longest length without losing anything more.
     """
-    full = finished.ended.all(1)
     hope = score[:, :1] / length**ask.length_penalty
     if ask.early_stopping == "never" and ask.length_penalty > 0:
         ideal = ask.limit[alive].double().to(score.device)[:, None]
@@ -147,7 +144,7 @@ def _closed(finished: Beams, score: Tensor, length: int, ask: Ask, alive: Tensor
     worst = finished.score.min(1, keepdim=True).values
     worst = torch.where(finished.ended, worst, _dead(score.dtype))
     closed: Tensor = ~(hope > worst).any(1)
-    return closed | full if ask.early_stopping is True else closed
+    return closed | finished.ended.all(1) if ask.early_stopping is True else closed
 
 
 def _collect(found: list[Beams], prompt: int, ask: Ask) -> Generated:

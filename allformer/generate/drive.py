@@ -92,11 +92,13 @@ class DecoderDrive:
     def step(self, ids: Tensor, state: State) -> Tensor:
         """Only what the cache has not seen is computed."""
         cache = self._cache() if state.cache is None else state.cache
-        ids, mask = ids[:, state.skip :], state.mask
+        ids, mask, where = ids[:, state.skip :], state.mask, None
         if mask is not None:  # what is said is never padding
             mask = F.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=True)
+            # As in transformers' generate: only what is kept has a number, whatever the position.
+            where = mask.long().cumsum(1).sub(1).clamp_min(0)[:, cache.length :]
         new = ids[:, cache.length :]
-        return widen(self.model.step(new, cache, mask, dtype=self.dtype))
+        return widen(self.model.step(new, cache, mask, position_ids=where, dtype=self.dtype))
 
     def _cache(self) -> Cache:
         return Cache(len(self.model.config.decoder.blocks))

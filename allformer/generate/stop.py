@@ -10,8 +10,10 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+import tokenizers
 import torch
 from torch import Tensor
 
@@ -68,7 +70,7 @@ class Spelling:
     """The bytes that a token adds to a text: `Spelling(tokenizer)(id)`.
 
     Takes a `tokenizers.Tokenizer`, what holds one (Allformer's and transformers' fast tokenisers),
-    or what has `convert_tokens_to_string` (transformers' slow ones).
+    what has `convert_tokens_to_string` (transformers' slow ones), or what can `decode` ids.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -79,6 +81,9 @@ class Spelling:
             )
         inner = _inner(tokenizer)
         self._cache: dict[int, bytes] = {}
+        self._token: Any
+        self._join: Any
+        self._base: list[str] | None
         self.kind = ""
         if inner is not None:
             self._token = inner.id_to_token
@@ -91,6 +96,10 @@ class Spelling:
             ids = tokenizer(_BEFORE, add_special_tokens=False)["input_ids"]
             self._base = [tokenizer.convert_ids_to_tokens(i) for i in ids]
             self._join = tokenizer.convert_tokens_to_string
+        elif hasattr(tokenizer, "decode"):
+            # Nothing is known of its pieces: a token is spelt after itself.
+            self._token, self._base = int, None
+            self._join = partial(_whole(tokenizer).decode, skip_special_tokens=False)
         else:
             raise ConfigError(
                 f"tokenizer={type(tokenizer).__name__} cannot spell its tokens; give a "
@@ -109,17 +118,20 @@ class Spelling:
         raw = _raw_bytes(piece, self.kind)
         if raw is not None:
             return raw
-        before, text = self._join(self._base), self._join([*self._base, piece])
+        base = [piece] if self._base is None else self._base
+        before, text = self._join(base), self._join([*base, piece])
         return str(text[len(before) :] if text.startswith(before) else piece).encode()
 
 
 def _inner(tokenizer: Any) -> Any:
     """The `tokenizers.Tokenizer` that does the work, if there is one."""
-    inside = [getattr(tokenizer, name, None) for name in ("backend_tokenizer", "_inner")]
-    for each in (tokenizer, *inside):
-        if hasattr(each, "id_to_token") and hasattr(each, "decoder"):
-            return each
-    return None
+    inside = (tokenizer, getattr(tokenizer, "backend_tokenizer", None), _whole(tokenizer))
+    return next((each for each in inside if isinstance(each, tokenizers.Tokenizer)), None)
+
+
+def _whole(tokenizer: Any) -> Any:
+    """What is inside an Allformer tokeniser: it decodes special tokens too."""
+    return getattr(tokenizer, "_inner", tokenizer)
 
 
 def _byte_kind(decoder: Any) -> str:

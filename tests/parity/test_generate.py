@@ -122,6 +122,21 @@ def test_each_option_alone_gives_the_same_tokens_and_does_something(kind, search
     assert (changed == 0) == (name == "forced_bos_token_id" and kind == "decoder")
 
 
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_three_ways_to_stop_early_stop_where_transformers_stops(kind, penalty):
+    found = []
+    for early in (True, False, "never"):
+        options = {"num_beams": 2, "length_penalty": penalty, "early_stopping": early}
+        want, got = both(
+            kind, 0, max_new_tokens=20, eos_token_id=[3, 5, 6, 13, 16, 17, 23, 27], **options
+        )
+        assert got.tolist() == want.tolist()
+        found.append(got.tolist())
+    if penalty == 2.0:
+        assert found[0] != found[1] != found[2], "the three are too much alike to tell"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("search", SEARCHES)
 def test_scores_logits_and_beams_come_back_as_in_transformers(kind, search):

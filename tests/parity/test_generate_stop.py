@@ -13,6 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.generation import StopStringCriteria
 
+from allformer.errors import ConfigError
 from allformer.generate.generate import generate
 from allformer.generate.stop import Stop
 from allformer.text.tokenizer import train_tokenizer
@@ -177,3 +178,51 @@ def test_generation_stops_at_strings_as_in_transformers(beams, ends):
         assert got.tolist() == want.tolist()
         stopped += got.shape != plain.shape or got.tolist() != plain.tolist()
     assert stopped >= 2
+
+
+class OnlyDecodes:
+    """A tokeniser of which nothing is known but that it decodes."""
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        self.inner = inner
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        return self.inner.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
+class Slow:
+    """transformers' slow tokenisers: pieces and how to join them."""
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        self.convert_ids_to_tokens = inner.id_to_token
+        self.convert_tokens_to_string = inner.decoder.decode
+        self.inner = inner
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": self.inner.encode(text, add_special_tokens=add_special_tokens).ids}
+
+
+@pytest.mark.parametrize("wrap", [OnlyDecodes, Slow, train_tokenizer])
+def test_any_tokeniser_that_can_spell_will_do(wrap):
+    inner = tokeniser("bpe")
+    other = train_tokenizer(TEXTS * 3, "bpe", vocab=120) if wrap is train_tokenizer else wrap(inner)
+    found = 0
+    for string in ("stop", "op", "s", " the", "停下", "é"):
+        plain, wrapped = Stop((), [string], inner), Stop((), [string], other)
+        for ids in rows("bpe"):
+            row = torch.tensor([ids])
+            assert bool(wrapped(row)) == bool(plain(row)), (string, inner.decode(ids))
+            found += bool(plain(row))
+    assert found > 20
+
+
+def test_what_cannot_spell_is_refused():
+    with pytest.raises(ConfigError, match="tokenizer=dict cannot spell its tokens; give"):
+        Stop((), ["x"], {"a": 1})
+
+
+def test_an_id_beyond_the_tokeniser_is_in_no_text():
+    s, t = (letters().token_to_id(letter) for letter in "st")
+    stop = Stop((), ["st"], letters())
+    rows = torch.tensor([[5, s, t], [10**6, s, t], [s, 10**6, t]])
+    assert stop(rows).tolist() == [True, True, False]
