@@ -22,11 +22,13 @@ from allformer.families import preset, presets
 from allformer.version import __version__
 
 if TYPE_CHECKING:
+    from allformer.auditor import audit
     from allformer.checkpoint.load import load
     from allformer.checkpoint.save import save
 
 # Imported when they are first used, so that `import allformer` costs little more than torch.
 _LATER = {
+    "audit": "allformer.auditor",
     "load": "allformer.checkpoint.load",
     "save": "allformer.checkpoint.save",
 }
@@ -47,6 +49,7 @@ __all__ = [
     "Output",
     "Trace",
     "__version__",
+    "audit",
     "build",
     "config_from_json",
     "count",

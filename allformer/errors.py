@@ -27,3 +27,7 @@ class LengthError(AllformerError, ValueError):
 
 class GenerationError(AllformerError, RuntimeError):
     """Generation cannot go on: the model's scores are not numbers."""
+
+
+class AuditError(AllformerError, RuntimeError):
+    """A module that cannot be audited: says what was tried and the way out."""

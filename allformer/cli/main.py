@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from allformer.cli.audit import audit
 from allformer.cli.convert import convert
 from allformer.errors import AllformerError
 
@@ -235,6 +236,11 @@ app.command(
     "`allformer convert stories260K.bin out --tokenizer tok512.bin`"
 )(convert)
 
+app.command(
+    epilog="Examples: `allformer audit my_model.py:build --kind decoder`; "
+    "`allformer audit checkpoint/`; `allformer audit my_model.py:build --consistency`; "
+    "`allformer audit --teach`"
+)(audit)
 
 _LENGTHS = (128, 512, 2048, 8192, 32768, 131072)
 

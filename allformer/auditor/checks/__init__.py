@@ -1,0 +1,15 @@
+"""The checks, one file for each theme. `ORDER` is the order in which they run.
+
+Dropout comes first, since what random numbers move would look like every other bug; then the
+causes (heads, softmax, norms, batch), then what follows from them.
+"""
+
+from importlib import import_module
+
+ORDER = (
+    "dropout", "heads", "attention", "norms", "batch", "leak", "masks", "padding", "positions",
+    "tables", "layers", "residual", "loss", "cache", "weights", "packing", "search", "training",
+)  # fmt: skip
+
+for _name in ORDER:
+    import_module(f"{__name__}.{_name}")

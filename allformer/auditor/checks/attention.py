@@ -1,0 +1,210 @@
+# mypy: disable-error-code="no-untyped-call,no-any-return"
+"""Inside attention: the scale, the softmax's axis, whose projections these are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from allformer.auditor.context import PARTS, Context, NotApplicable, check
+from allformer.auditor.profiles import cosine_attention, t5_like
+from allformer.auditor.report import Finding
+from allformer.auditor.watch import Site, Tag
+
+
+@check("attention.scale", kinds=PARTS)
+def scale(ctx: Context) -> Iterator[Finding]:
+    """Softmax input ÷ Q·Kᵀ × √d_k = 1, watched in the operators."""
+    sites = ctx.sites()
+    judged = [s for s in sites if not s.learned_scale and not cosine_attention(s)]
+    if not judged:
+        raise NotApplicable("the temperature is learned, or queries and keys are normalised")
+    if t5_like(ctx, sites) or "unscaled" in ctx.profile or "mup" in ctx.profile:
+        raise NotApplicable("profile: scores are unscaled by design")
+    width = _width(ctx)
+    wrong: dict[str, list[Site]] = {}
+    for site in judged:
+        ratio = site.scale * math.sqrt(site.q.shape[-1])
+        if abs(ratio - 1) > 0.02:
+            wrong.setdefault(_name(site, ratio, width), []).append(site)
+    for name, group in wrong.items():
+        site = group[0]
+        d = site.q.shape[-1]
+        yield Finding(
+            "attention.scale",
+            site.where,
+            f"{name}: Q·Kᵀ is multiplied by {site.scale:.4g}, 1/√{d} = {d**-0.5:.4g} is right "
+            f"(head size {d}, model width {width or 'unknown'}); {len(group)} of {len(sites)} "
+            f"attentions",
+        )
+
+
+def _width(ctx: Context) -> int:
+    if ctx.call.width:
+        return ctx.call.width
+    shapes = [tuple(p.shape) for p in ctx.module.parameters() if p.ndim == 2]
+    return min(shapes[0]) if shapes else 0
+
+
+def _name(site: Site, ratio: float, width: int) -> str:
+    d, s = site.q.shape[-1], site.scale
+    known = {
+        "the scale is missing": 1.0,
+        "divided by d_k instead of √d_k, or scaled twice": 1 / d,
+        "multiplied by √d_k instead of divided": math.sqrt(d),
+        "multiplied by d_k": float(d),
+    }
+    if width and width != d:
+        known["scaled by √d_model instead of √d_k"] = width**-0.5
+        known["divided by d_model"] = 1 / width
+    heads = site.q.shape[0]
+    if heads > 1:
+        known["scaled by √heads"] = heads**-0.5
+    for name, value in known.items():
+        if abs(s / value - 1) < 0.02:
+            return name
+    return f"an unusual scale ({ratio:.3g} times 1/√d_k)"
+
+
+@check("attention.softmax_axis", "mask.after_softmax", kinds=PARTS)
+def softmax_axis(ctx: Context) -> Iterator[Finding]:
+    """The weights that the second matmul gets sum to 1 over the keys."""
+    for site in ctx.sites():
+        w = site.weights
+        assert w is not None
+        assert site.softmax_in is not None
+        if site.softmax_in.numel() != w.numel():
+            continue  # a sink or an extra key: rows need not sum to 1
+        sums = w.sum(-1)
+        if _ones_or_blind(sums) or not bool(sums.abs().nan_to_num(0.0).max() > 1e-9):
+            continue
+        off = float(sums[(sums - 1).abs() == (sums - 1).abs().max()][0])
+        shape = tuple(site.softmax_in.shape)
+        for axis, name in ((-2, "queries"), (0, "heads")):
+            if w.shape[axis] > 1 and _ones_or_blind(w.sum(axis)):
+                yield Finding(
+                    "attention.softmax_axis",
+                    site.where,
+                    f"the weights sum to 1 over the {name}, not over the keys (row sums reach "
+                    f"{off:.3g}); softmax of a tensor {shape} over axis {site.softmax_dim}",
+                )
+                return
+        probabilities = torch.softmax(site.masked_in, -1)
+        kept = w != 0
+        if torch.allclose(w[kept], probabilities[kept], atol=1e-6) and bool((~kept).any()):
+            yield Finding(
+                "mask.after_softmax",
+                site.where,
+                f"weights are set to 0 after the softmax: rows sum to {float(sums.min()):.3g} … "
+                f"{float(sums.max()):.3g} instead of 1",
+            )
+        else:
+            yield Finding(
+                "attention.softmax_axis",
+                site.where,
+                f"row sums of the weights are {float(sums.min()):.3g} … {float(sums.max()):.3g} "
+                f"instead of 1; softmax of a tensor {shape} over axis {site.softmax_dim}",
+            )
+        return
+
+
+def _ones_or_blind(sums: Tensor) -> bool:
+    good = (sums - 1).abs() < 1e-3
+    return bool((good | (sums.abs() < 1e-9) | ~torch.isfinite(sums)).all()) and bool(good.any())
+
+
+@check("attention.shared_projections", kinds=PARTS)
+def shared(ctx: Context) -> Iterator[Finding]:
+    """q, k and v must come from three maps, or from three parts of one."""
+    known = False
+    for site in ctx.sites():
+        tags = {"queries": site.q_tag, "keys": site.k_tag, "values": site.v_tag}
+        pairs = [("queries", "keys"), ("queries", "values"), ("keys", "values")]
+        for one, two in pairs:
+            a, b = tags[one], tags[two]
+            if a is None or b is None or not a.weight or not b.weight:
+                continue
+            known = True
+            if a.weight == b.weight and _overlap(a, b):
+                if "shared-qk" in ctx.profile and (one, two) == ("queries", "keys"):
+                    continue
+                yield Finding(
+                    "attention.shared_projections",
+                    site.where,
+                    f"{one} and {two} are projected by the same parameter {a.weight!r}",
+                )
+                return
+    if not known:
+        raise NotApplicable("queries, keys and values are not projected by parameters")
+
+
+def _overlap(a: Tag, b: Tag) -> bool:
+    if a.part[0] >= b.part[1] or b.part[0] >= a.part[1]:
+        return False  # two parts of one parameter, each with a map of its own
+    if a.linear == b.linear and (a.columns is None or b.columns is None):
+        return False  # one map, and its parts cannot be told: assume that they differ
+    if a.columns is None or b.columns is None:
+        return a.linear != b.linear
+    return bool(torch.isin(a.columns.unique(), b.columns.unique()).any())
+
+
+@check("attention.output_projection", kinds=PARTS)
+def output_projection(ctx: Context) -> Iterator[Finding]:
+    """After several heads comes a linear map before anything is added to them."""
+    sites = ctx.sites()
+    many = [s for s in sites if s.q.shape[0] > 1]
+    if not many:
+        raise NotApplicable("one head has nothing to mix")
+    if not any(s.q_tag.weight for s in many):
+        raise NotApplicable("attention without projections of its own")
+    if "no-output-projection" in ctx.profile:
+        raise NotApplicable("profile: the heads are not mixed")
+    lonely = [s for s in many if s.out_input is None]
+    if lonely:
+        heads = lonely[0].q.shape[0]
+        yield Finding(
+            "attention.output_projection",
+            lonely[0].where,
+            f"the outputs of {heads} heads go on without a linear map: {len(lonely)} of "
+            f"{len(many)} attentions",
+        )
+
+
+@check("attention.grouped_order", kinds=PARTS)
+def grouped_order(ctx: Context) -> Iterator[Finding]:
+    """Which query heads share a key head: neighbours (0 0 1 1), not every other one (0 1 0 1)."""
+    grouped = False
+    for site in ctx.sites():
+        heads = site.k.shape[0]
+        same = [[torch.equal(site.k[i], site.k[j]) for j in range(heads)] for i in range(heads)]
+        groups = [row.index(True) for row in same]
+        count = len(set(groups))
+        if not 1 < count < heads or heads % count:
+            continue
+        grouped = True
+        order = _query_order(site)
+        groups = [groups[i] for i in order]
+        right = [groups[i - i % (heads // count)] for i in range(heads)]
+        if groups != right:
+            label = {g: i for i, g in enumerate(dict.fromkeys(groups))}
+            yield Finding(
+                "attention.grouped_order",
+                site.where,
+                f"query heads 0 … {heads - 1} read key heads {[label[g] for g in groups]}; "
+                f"neighbours should share one: {[i * count // heads for i in range(heads)]}",
+            )
+            return
+    if not grouped:
+        raise NotApplicable("every query head has its own keys, or all share one")
+
+
+def _query_order(site: Site) -> list[int]:
+    """The heads of the scores in the order of the query projection's columns."""
+    heads, columns = site.q.shape[0], site.q_tag.columns
+    if columns is None or columns.numel() != site.q.numel():
+        return list(range(heads))
+    first = columns.reshape(heads, -1).amin(1)
+    return [int(i) for i in first.argsort(stable=True)]

@@ -1,0 +1,105 @@
+"""One row of a batch must not move another, and equal rows give equal outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from allformer.auditor.context import PARTS, Context, NotApplicable, check
+from allformer.auditor.probe import distance, scale_of
+from allformer.auditor.report import Finding
+
+
+def _heads(ctx: Context) -> int:
+    counts = [s.q.shape[0] for s in ctx.seen.sites]
+    return min(max(counts, default=3), 16)
+
+
+@check("batch.mixing", kinds=PARTS)
+def mixing(ctx: Context) -> Iterator[Finding]:
+    """Change row j: row i stays; with all sizes distinct and with as many rows as heads or positions."""  # noqa: E501
+    length = ctx.positions()
+    for rows in dict.fromkeys((3 if _heads(ctx) != 3 else 5, max(2, _heads(ctx)), length)):
+        batch = ctx.call.batch(rows)
+        keep = None
+        if ctx.call.keeps:  # with padding, so that a mask that is broadcast wrongly shows
+            keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
+            keep[1:, -2:] = False
+            batch = replace(batch, keep=keep)
+        try:
+            base = ctx.run(batch)
+        except Exception as error:
+            if rows == 1:
+                raise NotApplicable(f"a batch of {rows} rows: {error}") from error
+            if ctx.call.keeps and keep is not None:
+                batch = replace(batch, keep=None)
+                base = ctx.run(batch)
+            else:
+                raise
+        x = batch.x.clone()
+        x[1] = ctx.call.other(x)[1]
+        moved = ctx.run(replace(batch, x=x))
+        real = [i for i in range(rows) if i != 1]
+        gap = [distance(moved[i], base[i]) for i in real]
+        worst = max(gap)
+        if worst > 1e-6 * scale_of(base):
+            row = real[gap.index(worst)]
+            yield Finding(
+                "batch.mixing",
+                "",
+                f"changing row 1 of {rows} moves row {row} by {worst:.3g} (outputs are of size "
+                f"{scale_of(base):.3g})",
+            )
+            return
+
+
+@check("positions.batch_axis", kinds=PARTS)
+def same_rows(ctx: Context) -> Iterator[Finding]:
+    """Identical rows give identical outputs."""
+    one = ctx.call.batch(1)
+    rows = 4
+    batch = replace(
+        one,
+        x=one.x.expand(rows, *one.x.shape[1:]).clone(),
+        source=None
+        if one.source is None
+        else one.source.expand(rows, *one.source.shape[1:]).clone(),
+    )
+    out = ctx.run(batch)
+    gaps = [distance(out[i], out[0]) for i in range(1, rows)]
+    if max(gaps) > 1e-6 * scale_of(out):
+        row = gaps.index(max(gaps)) + 1
+        yield Finding(
+            "positions.batch_axis",
+            _where(ctx, batch),
+            f"{rows} identical rows give different outputs: row {row} is {max(gaps):.3g} away from "
+            f"row 0 (outputs are of size {scale_of(out):.3g})",
+        )
+
+
+def _where(ctx: Context, batch: object) -> str:
+    """The first part whose output differs between identical rows."""
+    found: list[str] = []
+    hooks = []
+    for name, m in ctx.loud.named_modules():
+
+        def look(_m: object, _a: object, out: object, name: str = name) -> None:
+            if (
+                not found
+                and isinstance(out, torch.Tensor)
+                and out.is_floating_point()
+                and out.ndim >= 2
+                and out.shape[0] == 4
+                and distance(out[1:], out[:1].expand_as(out[1:])) > 1e-6 * scale_of(out)
+            ):
+                found.append(name)
+
+        hooks.append(m.register_forward_hook(look))
+    try:
+        ctx.run(batch)  # type: ignore[arg-type]
+    finally:
+        for h in hooks:
+            h.remove()
+    return found[0] if found else ""

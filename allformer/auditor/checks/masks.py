@@ -1,0 +1,233 @@
+# mypy: disable-error-code="no-untyped-call,no-any-return"
+"""The value that a mask has: does it hold when scores grow, in fp16, and in rows that see nothing?"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from allformer.auditor.calls import Batch
+from allformer.auditor.checks.leak import allowed
+from allformer.auditor.context import PARTS, Context, NotApplicable, check
+from allformer.auditor.probe import distance, duplicate, scale_of
+from allformer.auditor.report import Finding
+from allformer.auditor.watch import Site
+
+LARGE = 1e5  # Q and K some hundred times larger
+
+
+def _grow(site: Site) -> Any:
+    """Multiply the product Q·Kᵀ so that scores reach `LARGE`, leaving the mask as it is."""
+    assert site.weights is not None
+    look = allowed(site)
+    inside = site.masked_in[:, look] if look.any() else site.masked_in
+    factor = LARGE / max(1e-6, float(inside.abs().nan_to_num(0.0, 0.0, 0.0).max()))
+
+    def change(out: Tensor, args: Any) -> Tensor:
+        if len(args) == 3:  # baddbmm: the mask is already added
+            return out + (factor - 1) * (args[1] @ args[2])
+        return out * factor
+
+    return change
+
+
+@check("mask.finite", kinds=PARTS)
+def finite(ctx: Context) -> Iterator[Finding]:
+    """With scores of 1e5, what is hidden must still not be seen."""
+    cases = list(_hidden(ctx))
+    if not cases:
+        raise NotApplicable("nothing is hidden by a mask")
+    for what, batch, changed, rows in cases:
+        seen, plain = ctx.watch(batch)
+        if plain.ndim != 3:
+            rows = slice(None)
+        if ctx.moved(ctx.run(changed)[:, rows], plain[:, rows], plain):
+            continue  # seen already with small scores: another check says so
+        inject = {s.op: _grow(s) for s in seen.sites}
+        if not inject:
+            raise NotApplicable("no attention was seen in its operators")
+        base, moved = ctx.inject(batch, inject), ctx.inject(changed, inject)
+        gap = distance(moved[:, rows], base[:, rows])
+        if gap != float("inf") and gap > 1e-6 * scale_of(base):
+            site, value = _value(ctx, seen.sites)
+            yield Finding(
+                "mask.finite",
+                site,
+                f"with scores of {LARGE:.0e}, {what} moves the output by {gap:.3g}; with small "
+                f"scores it does not: hidden scores are about {value:.4g}",
+            )
+            return
+
+
+def _hidden(ctx: Context) -> Iterator[tuple[str, Batch, Batch, slice | Tensor]]:
+    """(what is changed, batch, batch with other hidden content, positions that must not move)."""
+    batch = ctx.one
+    n = batch.x.shape[1]
+    other = ctx.call.other(batch.x)
+    try:
+        causal = not bool(ctx.pattern.triu(1).any()) and bool(ctx.pattern.tril(-1).any())
+    except NotApplicable:
+        causal = False
+    if causal:
+        for cut in (n // 3, n // 2, n - 2):
+            x = batch.x.clone()
+            x[:, cut:] = other[:, cut:]
+            yield f"changing the tokens from {cut} on", batch, replace(batch, x=x), slice(0, cut)
+    if ctx.call.keeps:
+        keep = torch.ones(1, n, dtype=torch.bool)
+        keep[:, n // 2 : n // 2 + 2] = False
+        hidden = replace(batch, keep=keep)
+        where = ~keep[..., None] if batch.x.is_floating_point() else ~keep
+        changed = replace(hidden, x=torch.where(where, other, batch.x))
+        yield "changing the padding", hidden, changed, keep[0]
+
+
+def _value(ctx: Context, sites: list[Site]) -> tuple[str, float]:
+    for site in sites:
+        if site.softmax_in is None:
+            continue
+        blocked = site.masked_in[site.masked_in < float(site.scores.min()) * 2 - 10]
+        if blocked.numel() and bool(torch.isfinite(blocked).all()):
+            return site.where, float(blocked.median())
+    return "", float("nan")
+
+
+@check("mask.blind_rows", kinds=PARTS)
+def blind_rows(ctx: Context) -> Iterator[Finding]:
+    """Padding on the left of a causal model: its first rows see nothing. All must stay finite."""
+    if not ctx.call.keeps:
+        raise NotApplicable("it takes no padding mask")
+    batch = ctx.call.batch(3)
+    keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
+    keep[0, :3] = False
+    batch = replace(batch, keep=keep)
+    out, grads = _with_gradient(ctx, batch, keep)
+    if ctx.kind != "decoder":  # the textbook's formula: worth a note where nobody pads on the left
+        if grads or not bool(torch.isfinite(out).all()):
+            ctx.notes.append("padding on the left leaves rows that see nothing: NaN (-inf scores)")
+        _all_padding(ctx, batch, keep)
+        return
+    if not bool(torch.isfinite(out).all()):
+        bad = int((~torch.isfinite(out)).any(-1).sum())
+        yield Finding(
+            "mask.blind_rows",
+            _nan_at(ctx, batch),
+            f"3 tokens of padding on the left of row 0 make the outputs of {bad} real positions "
+            f"NaN or infinite",
+        )
+        return
+    if grads:
+        yield Finding(
+            "mask.blind_rows",
+            grads[0],
+            f"3 tokens of padding on the left of row 0 give a finite output, but NaN gradients in "
+            f"{len(grads)} parameters",
+        )
+        return
+    _all_padding(ctx, batch, keep)
+
+
+def _with_gradient(ctx: Context, batch: Batch, keep: Tensor) -> tuple[Tensor, list[str]]:
+    """The outputs at real positions, and the parameters whose gradient is not finite."""
+    ctx.loud.zero_grad(set_to_none=True)
+    with torch.enable_grad():
+        main = ctx.call(ctx.loud, batch).main
+        out = main[keep] if main.ndim == 3 else main[keep.any(1)]
+        bad: list[str] = []
+        if out.requires_grad and bool(torch.isfinite(out).all()):
+            out.sin().sum().backward()
+            for name, p in ctx.loud.named_parameters():
+                if p.grad is not None and not bool(torch.isfinite(p.grad).all()):
+                    bad.append(name)
+    ctx.loud.zero_grad(set_to_none=True)
+    return out.detach(), bad
+
+
+def _all_padding(ctx: Context, batch: Batch, keep: Tensor) -> None:
+    """A row of nothing but padding is worth a note: naive code gives NaN, SDPA zeros."""
+    keep = keep.clone()
+    keep[1] = False
+    try:
+        main = ctx.run(replace(batch, keep=keep))
+        _, grads = _with_gradient(ctx, replace(batch, keep=keep), keep)
+    except Exception as error:
+        ctx.notes.append(f"a row of nothing but padding raises {type(error).__name__}: {error}")
+        return
+    if not bool(torch.isfinite(main[1]).all()):
+        ctx.notes.append(
+            "a row of nothing but padding gives NaN in that row (-inf in all its scores)"
+        )
+    if grads:
+        ctx.notes.append(
+            f"a row of nothing but padding makes the gradients of {len(grads)} parameters NaN"
+        )
+
+
+def _nan_at(ctx: Context, batch: Batch) -> str:
+    found: list[str] = []
+    hooks = []
+    for name, m in ctx.loud.named_modules():
+
+        def look(_m: Any, _a: Any, out: Any, name: str = name) -> None:
+            first = out[0] if isinstance(out, tuple) and out else out
+            if not found and isinstance(first, Tensor) and not bool(torch.isfinite(first).all()):
+                found.append(name)
+
+        hooks.append(m.register_forward_hook(look))
+    try:
+        ctx.run(batch)
+    finally:
+        for h in hooks:
+            h.remove()
+    return found[0] if found else ""
+
+
+@check("mask.fp16", kinds=PARTS)
+def half(ctx: Context) -> Iterator[Finding]:
+    """The same in fp16: a mask value must fit, nothing may overflow."""
+    twin = duplicate(ctx.module).half().eval()
+    call = replace(ctx.call, dtype=torch.float16)
+    batch = call.batch(2)
+    if call.keeps:
+        keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
+        keep[0, -2:] = False
+        batch = replace(batch, keep=keep)
+    plain = replace(ctx.call, dtype=torch.float32)
+    single = duplicate(ctx.module).float().eval()
+    try:
+        with torch.no_grad():
+            reference = plain(single, replace(batch, **_cast(batch, torch.float32))).main
+    except Exception as error:
+        raise NotApplicable(f"it does not run in fp32 either: {error}") from error
+    try:
+        with torch.no_grad():
+            out = call(twin, batch).main
+    except Exception as error:
+        text = " ".join(str(error).split())
+        if "overflow" in text or "out of range" in text or "cannot be converted" in text:
+            yield Finding(
+                "mask.fp16", "", f"in fp16 it raises {type(error).__name__}: {text[:160]}"
+            )
+            return
+        raise NotApplicable(f"it does not run in fp16 on the CPU: {text[:120]}") from error
+    finite, before = torch.isfinite(out), torch.isfinite(reference)
+    if not bool(finite.all()) and bool(before.all()) and float(reference.abs().max()) < 1e3:
+        yield Finding(
+            "mask.fp16",
+            "",
+            f"in fp16 {int((~finite).sum())} of {out.numel()} outputs are NaN or infinite, in fp32 "
+            f"none (the largest there is {float(reference.abs().max()):.3g})",
+        )
+
+
+def _cast(batch: Batch, dtype: torch.dtype) -> dict[str, Tensor]:
+    out = {}
+    for name in ("x", "source"):
+        value = getattr(batch, name)
+        if value is not None and value.is_floating_point():
+            out[name] = value.to(dtype)
+    return out

@@ -1,0 +1,156 @@
+"""Is there any positional information? One token repeated must not look the same everywhere.
+
+Absolute positions show in the outputs. Relative ones (rotary, ALiBi, T5) do not: all values are
+equal, so the weights do not matter; they show in the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from allformer.auditor.calls import Batch
+from allformer.auditor.context import Context, NotApplicable, check
+from allformer.auditor.probe import scale_of
+from allformer.auditor.report import Finding
+from allformer.auditor.watch import Site
+
+
+def repeated(ctx: Context) -> Batch:
+    """One row of one token, many times."""
+    one = ctx.one
+    batch = replace(one, x=one.x[:, :1].expand_as(one.x).clone())
+    if one.source is not None:
+        batch = replace(batch, source=one.source[:, :1].expand_as(one.source).clone())
+    return batch
+
+
+def varies(x: Tensor, axis: int) -> float:
+    """How much a tensor changes along an axis, relative to its size."""
+    return float((x - x.narrow(axis, 0, 1)).abs().max()) / scale_of(x)
+
+
+def score_spread(site: Site) -> float:
+    """How much the scores that are not hidden differ, for a token repeated."""
+    masked = site.masked_in
+    open_ = torch.isfinite(masked) & (masked > -1e4)
+    if site.weights is not None and site.weights.shape == masked.shape:
+        open_ &= site.weights > 0
+    spread = 0.0
+    for head, seen in zip(masked, open_, strict=True):
+        values = head[seen]
+        if values.numel() > 1:
+            spread = max(
+                spread, float(values.max() - values.min()) / (1 + float(values.abs().max()))
+            )
+    return spread
+
+
+@check("positions.missing")
+def missing(ctx: Context) -> Iterator[Finding]:
+    """A token repeated: its outputs or its scores differ by position."""
+    if not ctx.call.ids:
+        raise NotApplicable("it takes vectors: positions may be added outside")
+    if "no-positions" in ctx.profile:
+        raise NotApplicable("profile: no positions, by choice")
+    seen, out = ctx.watch(repeated(ctx))
+    if out.ndim != 3:
+        yield from _pooled(ctx)
+        return
+    absolute = varies(out, 1)
+    n = ctx.positions()
+    sites = [s for s in seen.sites if s.scores.shape[1:] == (n, n)]
+    if ctx.kind == "seq2seq":
+        yield from _both_sides(ctx, seen.sites, absolute)
+        return
+    relative = max((score_spread(s) for s in sites), default=0.0)
+    if absolute > 1e-7 or relative > 1e-7:
+        return
+    if not sites and not _blind_to_order(ctx):
+        return
+    yield Finding(
+        "positions.missing",
+        "",
+        f"one token repeated {n} times gives the same output at every position (relative spread "
+        f"{absolute:.1e}) and the same score for every pair ({relative:.1e})",
+    )
+
+
+def _pooled(ctx: Context) -> Iterator[Finding]:
+    if _blind_to_order(ctx):
+        yield Finding("positions.missing", "", "shuffling the tokens does not change the output")
+
+
+def _blind_to_order(ctx: Context) -> bool:
+    """Whether shuffled tokens give shuffled outputs."""
+    n = ctx.positions()  # the ends stay: one of them may be what is pooled
+    middle = torch.randperm(n - 2, generator=torch.Generator().manual_seed(3)) + 1
+    order = torch.cat([torch.tensor([0]), middle, torch.tensor([n - 1])])
+    base = ctx.run(ctx.one)
+    out = ctx.run(replace(ctx.one, x=ctx.one.x[:, order]))
+    return not ctx.moved(out, base[:, order] if base.ndim == 3 else base)
+
+
+def _both_sides(ctx: Context, sites: list[Site], absolute: float) -> Iterator[Finding]:
+    """Encoder and decoder each need positions of their own: look at their self-attentions."""
+    source = ctx.one.source
+    assert source is not None
+    for side, n in (("source", source.shape[1]), ("target", ctx.positions())):
+        own = [s for s in sites if s.scores.shape[1:] == (n, n)]
+        if not own:
+            continue
+        site = own[0]
+        spread = max(score_spread(s) for s in own)
+        inputs = max(varies(site.q, 1), varies(site.k, 1))
+        if spread < 1e-7 and inputs < 1e-7:
+            yield Finding(
+                "positions.missing",
+                site.where,
+                f"one token repeated on the {side} side: queries, keys and scores of its first "
+                f"self-attention are the same at all {n} positions (spread {spread:.1e})",
+            )
+
+
+@check("positions.rotary", kinds=("decoder", "encoder", "seq2seq", "attention", "block"))
+def rotary(ctx: Context) -> Iterator[Finding]:
+    """Where queries turn with the position, q_i·k_j depends on i − j only."""
+    seen, _ = ctx.watch(repeated(ctx))
+    turned = [s for s in seen.sites if _rotates(ctx, s)]
+    if not turned:
+        raise NotApplicable("queries and keys are not rotated by position")
+    for site in turned:
+        worst, i, j = not_toeplitz(site.scores)
+        if worst > 1e-4:
+            yield Finding(
+                "positions.rotary",
+                site.where,
+                f"one token repeated: score({i}, {j}) and score({i + 1}, {j + 1}) differ by "
+                f"{worst:.2g} of the scores' size, though i − j is the same",
+            )
+            return
+
+
+def _rotates(ctx: Context, site: Site) -> bool:
+    """The projection is the same everywhere, the query is not."""
+    if site.q.shape[1] != site.k.shape[1] or site.q_tag.linear < 0:
+        return False
+    before = [site.q_tag, site.k_tag]
+    turned = max(varies(site.q, 1), varies(site.k, 1))
+    if turned < 1e-6:
+        return False
+    for tag in before:
+        out = ctx.watch_output(tag.linear)
+        if out is None or out.shape[-2] != site.q.shape[1] or varies(out, -2) > 1e-6:
+            return False
+    return True
+
+
+def not_toeplitz(scores: Tensor) -> tuple[float, int, int]:
+    """The largest difference along a diagonal, relative to the scores, and where."""
+    gap = (scores[:, 1:, 1:] - scores[:, :-1, :-1]).abs()
+    worst = float(gap.max())
+    _, i, j = (int(n) for n in (gap == gap.max()).nonzero()[0])
+    return worst / scale_of(scores), i, j

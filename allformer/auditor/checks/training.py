@@ -1,0 +1,152 @@
+# mypy: disable-error-code="no-untyped-call,no-any-return"
+"""The first steps of training: the loss, the gradients, and whether anything becomes NaN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from allformer.auditor.checks.layers import lists
+from allformer.auditor.context import MODELS, Context, NotApplicable, check
+from allformer.auditor.probe import duplicate
+from allformer.auditor.report import Finding
+
+STEPS = 6
+RATES = (3e-4, 3e-3)
+
+
+def _logits(ctx: Context) -> None:
+    if not ctx.call.ids:
+        raise NotApplicable("it takes no ids")
+
+
+def _objective(out: Tensor, vocab: int, targets: Tensor) -> Tensor:
+    """Cross-entropy where the output is over the vocabulary, else a plain square."""
+    if out.ndim == 3 and out.shape[-1] >= vocab:
+        return F.cross_entropy(out.flatten(0, 1).float(), targets.flatten())
+    return (out - 1).square().mean()
+
+
+@check("training.initial_loss")
+def initial_loss(ctx: Context) -> Iterator[Finding]:
+    """Fresh weights guess evenly: the loss is near ln V."""
+    _logits(ctx)
+    if not fresh(ctx.module):
+        raise NotApplicable("the weights look trained: norms and biases are not as initialised")
+    batch = ctx.call.batch(4)
+    out = ctx.run(batch, ctx.quiet)
+    vocab = ctx.call.vocab
+    if out.ndim != 3 or out.shape[-1] != vocab:
+        raise NotApplicable("the outputs are not logits over the vocabulary")
+    targets = torch.randint(vocab, batch.x.shape, generator=torch.Generator().manual_seed(2))
+    targets = torch.where(targets == batch.x, (targets + 1) % vocab, targets)
+    # A tied head says the token that it reads: by design, so that logit is left out.
+    out = out.scatter(-1, batch.x[..., None], float("-inf"))
+    loss = float(_objective(out, vocab, targets))
+    even = math.log(vocab)
+    if not loss - even < max(2.0, 0.5 * even):
+        yield Finding(
+            "training.initial_loss",
+            "",
+            f"the first loss is {loss:.2f}, ln {vocab} = {even:.2f}; the logits have a standard "
+            f"deviation of {float(out[out.isfinite()].std()):.2f}",
+        )
+
+
+def fresh(module: nn.Module) -> bool:
+    """Whether the vectors (norms, biases) still are what they began with."""
+    vectors = [p for p in module.parameters() if p.ndim == 1 and p.numel() > 1]
+    if not vectors:
+        return True
+    constant = [bool((p == p[0]).all()) for p in vectors]
+    small = [bool(p.abs().max() <= 1.0) for p in vectors]  # torch draws a Linear's bias
+    gains = [p for p in vectors if float(p.mean()) > 0.5]
+    return all(bool((p == p[0]).all()) for p in gains) and all(
+        c or s for c, s in zip(constant, small, strict=True)
+    )
+
+
+@check("training.gradients", kinds=MODELS)
+def gradients(ctx: Context) -> Iterator[Finding]:
+    """Gradients of the first step are finite, and neither dead nor huge in some layer."""
+    _logits(ctx)
+    twin = duplicate(ctx.quiet)
+    batch = ctx.call.batch(4)
+    targets = ctx.call.batch(4, seed=3).x
+    with torch.enable_grad():
+        _objective(ctx.call(twin, batch).main, ctx.call.vocab, targets).backward()
+    sizes = {n: float(p.grad.norm()) for n, p in twin.named_parameters() if p.grad is not None}
+    bad = [n for n, size in sizes.items() if not math.isfinite(size)]
+    if bad:
+        yield Finding("training.gradients", bad[0], f"{len(bad)} gradients are NaN or infinite")
+        return
+    if not fresh(ctx.module):
+        return
+    total = math.sqrt(sum(size**2 for size in sizes.values()))
+    if total > 1e3:
+        worst = max(sizes, key=lambda n: sizes[n])
+        yield Finding(
+            "training.gradients",
+            worst,
+            f"the first gradient has a norm of {total:.3g}, {sizes[worst]:.3g} of it in {worst}",
+        )
+        return
+    for name, inside in lists(twin):
+        norms = [_norm(m) for m in inside if _norm(m) is not None]
+        if len(norms) > 1 and max(norms) > 0 and min(norms) < 1e-6 * max(norms):  # type: ignore[type-var,operator]
+            i = norms.index(min(norms))  # type: ignore[type-var]
+            yield Finding(
+                "training.gradients",
+                f"{name}.{i}",
+                f"the gradient of {name}.{i} is {norms[i]:.1e}, that of its largest sibling "
+                f"{max(norms):.1e}",  # type: ignore[type-var]
+            )
+            return
+
+
+def _norm(m: nn.Module) -> float | None:
+    grads = [p.grad for p in m.parameters() if p.grad is not None and p.ndim >= 2]
+    if not grads or not any(p.ndim >= 2 and bool(p.any()) for p in m.parameters()):
+        return None
+    return math.sqrt(sum(float(g.norm()) ** 2 for g in grads))
+
+
+@check("training.nan", kinds=MODELS)
+def becomes_nan(ctx: Context) -> Iterator[Finding]:
+    """A few steps of AdamW at usual rates, with and without warm-up, stay finite."""
+    _logits(ctx)
+    call = replace(ctx.call, dtype=torch.float32)
+    for rate in RATES:
+        for warm_up in (False, True):
+            twin = duplicate(ctx.module).float().train()
+            parameters = [p for p in twin.parameters() if p.requires_grad]
+            if not parameters:
+                raise NotApplicable("nothing is trainable")
+            optimiser = torch.optim.AdamW(parameters, lr=rate)
+            for step in range(STEPS):
+                batch = call.batch(4, seed=step)
+                for group in optimiser.param_groups:
+                    group["lr"] = rate * min(1.0, (step + 1) / STEPS) if warm_up else rate
+                with torch.enable_grad():
+                    loss = _objective(call(twin, batch).main, call.vocab, batch.x)
+                    optimiser.zero_grad()
+                    loss.backward()
+                bad = [n for n, p in twin.named_parameters()
+                       if p.grad is not None and not bool(torch.isfinite(p.grad).all())]  # fmt: skip  # noqa: E501
+                if not math.isfinite(float(loss)) or bad:
+                    warm = "with" if warm_up else "without"
+                    yield Finding(
+                        "training.nan",
+                        bad[0] if bad else "",
+                        f"at a learning rate of {rate:g} {warm} warm-up the loss is "
+                        f"{float(loss):.3g} and {len(bad)} gradients are not finite at step {step}",
+                    )
+                    return
+                optimiser.step()
+            if rate == RATES[0]:
+                break  # the small rate needs no warm-up

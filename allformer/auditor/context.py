@@ -1,0 +1,145 @@
+"""What the checks share: the copies, the way to call them, and what was seen in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from allformer.auditor.calls import Batch, Call
+from allformer.auditor.probe import distance, duplicate, scale_of
+from allformer.auditor.report import Finding
+from allformer.auditor.watch import Inject, Site, Watch
+
+TOLERANCE = 1e-6  # of the output's size: far above fp64's rounding, far below a loud difference
+
+
+class NotApplicable(Exception):
+    """A check that cannot apply, with the reason."""
+
+
+@dataclass
+class Context:
+    """One audit."""
+
+    module: nn.Module  # the user's: read, never run or changed
+    loud: nn.Module  # eval, fp64 where possible, loud weights
+    call: Call
+    build: Callable[[], nn.Module] | None = None
+    profile: frozenset[str] = frozenset()
+    notes: list[str] = field(default_factory=list)
+    found_profile: list[str] = field(default_factory=list)
+    eos: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the module is."""
+        return self.call.kind
+
+    @property
+    def ordered(self) -> bool:
+        """Whether positions must not see later ones."""
+        return self.kind in ("decoder", "seq2seq")
+
+    @cached_property
+    def quiet(self) -> nn.Module:
+        """A copy with the user's own weights, in eval and in the loud copy's dtype."""
+        return duplicate(self.module).to(self.call.dtype).eval()
+
+    def run(self, batch: Batch, module: nn.Module | None = None) -> Tensor:
+        """The output for a batch."""
+        with torch.no_grad():
+            return self.call(module or self.loud, batch).main
+
+    def watch(
+        self, batch: Batch, inject: Any = None, module: nn.Module | None = None
+    ) -> tuple[Watch, Tensor]:
+        """The output and what the operators did."""
+        target = module or self.loud
+        inputs = [t for t in (batch.x, batch.source) if t is not None]
+        seen = Watch(target, inputs, inject or {})
+        with torch.no_grad(), seen:
+            out = self.call(target, batch).main
+        self.last = seen
+        return seen, out
+
+    def inject(self, batch: Batch, inject: Any) -> Tensor:
+        """The output when some operators give something else; cheaper than watching."""
+        with torch.no_grad(), Inject(inject):
+            return self.call(self.loud, batch).main
+
+    @cached_property
+    def one(self) -> Batch:
+        """A batch of one row."""
+        return self.call.batch(1)
+
+    @cached_property
+    def seen(self) -> Watch:
+        """The operators of a run of `one`."""
+        return self.watch(self.one)[0]
+
+    def watch_output(self, number: int) -> Tensor | None:
+        """What a linear map gave in the last watched run, by its number."""
+        return self.last.outputs.get(number)
+
+    def sites(self) -> list[Site]:
+        """The attentions that were seen; none is a reason not to apply."""
+        if not self.seen.sites:
+            raise NotApplicable("no attention (matmul, softmax, matmul) was seen in its operators")
+        return self.seen.sites
+
+    def moved(self, a: Tensor, b: Tensor, like: Tensor | None = None) -> bool:
+        """Whether two outputs differ by more than rounding."""
+        return distance(a, b) > TOLERANCE * scale_of(b if like is None else like)
+
+    @cached_property
+    def pattern(self) -> Tensor:
+        """T T boolean: whether output t moves with token j."""
+        batch = self.one
+        base = self.run(batch)
+        if base.ndim != 3:
+            raise NotApplicable("the output has no position axis")
+        other = self.call.other(batch.x)
+        columns = []
+        for j in range(batch.x.shape[1]):
+            x = batch.x.clone()
+            x[:, j] = other[:, j]
+            moved = self.run(replace(batch, x=x))
+            gaps = [distance(moved[0, t], base[0, t]) for t in range(base.shape[1])]
+            columns.append(torch.tensor(gaps) > TOLERANCE * scale_of(base))
+        return torch.stack(columns, 1)
+
+    def positions(self) -> int:
+        """The length that is used."""
+        return self.one.x.shape[1]
+
+
+Result = Iterator[Finding] | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """A function that yields findings; `ids` are what it can find."""
+
+    ids: tuple[str, ...]
+    kinds: frozenset[str]
+    function: Callable[[Context], Any]
+
+
+CHECKS: list[Check] = []
+MODELS = ("decoder", "encoder", "seq2seq")
+PARTS = (*MODELS, "attention", "block")
+
+
+def check(*ids: str, kinds: tuple[str, ...] = MODELS) -> Callable[[Any], Any]:
+    """Register a check."""
+
+    def register(function: Any) -> Any:
+        CHECKS.append(Check(ids, frozenset(kinds), function))
+        return function
+
+    return register

@@ -1,0 +1,67 @@
+"""Legitimate oddities: found from the evidence where that is possible, else named by the user.
+
+`audit(model, profile="t5")` or `profile=("shared-layers", "no-positions")`. A profile changes what
+is expected of a check; it never silences one that finds something else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allformer.errors import AuditError
+
+if TYPE_CHECKING:
+    from allformer.auditor.context import Context
+    from allformer.auditor.watch import Site
+
+PROFILES = {
+    "unscaled": "scores are not scaled (T5, GPT-Neo): the initialisation carries the scale",
+    "mup": "scores are scaled by 1/d_k (maximal update parametrisation)",
+    "shared-qk": "queries and keys share their projection, and no query sees itself (Reformer)",
+    "shared-layers": "one layer is used several times (ALBERT, Universal Transformer)",
+    "no-positions": "no positional information, by choice (a set, or a causal decoder without)",
+    "no-output-projection": "the heads are not mixed",
+    "right-padding": "padding is always on the right, so that positions need not be shifted",
+}
+FAMILIES = {
+    "t5": ("unscaled",),
+    "gpt-neo": ("unscaled",),
+    "reformer": ("shared-qk",),
+    "albert": ("shared-layers",),
+    "universal": ("shared-layers",),
+    "nope": ("no-positions",),
+    "post-norm": (),
+    "alibi": (),
+}
+
+
+def read_profile(asked: str | tuple[str, ...] | list[str] | None) -> frozenset[str]:
+    """Names of profiles and families → the set of profiles."""
+    names = [asked] if isinstance(asked, str) else list(asked or ())
+    out: set[str] = set()
+    for name in names:
+        if name in PROFILES:
+            out.add(name)
+        elif name in FAMILIES:
+            out.update(FAMILIES[name])
+        else:
+            choices = ", ".join([*PROFILES, *FAMILIES])
+            raise AuditError(f"profile={name!r} is not known; there are {choices}")
+    return frozenset(out)
+
+
+def t5_like(ctx: Context, sites: list[Site]) -> bool:
+    """Unscaled everywhere, and somewhere a trained term is added to the scores: T5."""
+    if any(abs(s.scale - 1) > 1e-6 for s in sites) or not any(s.learned_bias for s in sites):
+        return False
+    said = "unscaled (as T5): scores get a trained position bias and no scale anywhere"
+    if said not in ctx.found_profile:
+        ctx.found_profile.append(said)
+    return True
+
+
+def cosine_attention(site: Site) -> bool:
+    """Queries and keys of one length each: their product is a cosine, whose scale is free."""
+    q, k = site.q.norm(dim=-1), site.k.norm(dim=-1)
+    flat = all(float(n.std() / (n.mean() + 1e-30)) < 1e-3 for n in (q, k) if n.numel() > 1)
+    return flat and abs(float(k.mean()) - 1) < 0.01

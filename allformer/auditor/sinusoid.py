@@ -1,0 +1,108 @@
+"""Is a table of positions the sinusoidal one? Frequencies are read off the table itself.
+
+For a pure wave s(t+1) + s(t−1) = 2 cos ω · s(t): a column's ω needs no formula to be found.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def frequencies(table: Tensor) -> Tensor | None:
+    """ω of each column of a table (T, D), or None if its columns are no waves."""
+    x = table.double()
+    if x.shape[0] < 5 or not bool(torch.isfinite(x).all()) or float(x.abs().max()) > 1.5:
+        return None
+    middle, sum_ = x[1:-1], x[2:] + x[:-2]
+    power = (middle * middle).sum(0)
+    cosine = (middle * sum_).sum(0) / (2 * power.clamp(min=1e-300))
+    residual = (sum_ - 2 * cosine * middle).abs().amax(0)
+    if float(residual.max()) > 1e-4:
+        return None
+    return cosine.clamp(-1, 1).acos()
+
+
+def judge(table: Tensor, angles: list[Tensor] | None = None) -> str | None:
+    """What is wrong with a sinusoidal table; "" if nothing, None if it is no such table."""
+    width = table.shape[-1]
+    if width < 4:
+        return None
+    omega = frequencies(table)
+    if omega is None:
+        return _almost(table)
+    if float((omega > 1e-9).double().mean()) < 0.5:
+        return None
+    gram = table.double() @ table.double().T
+    diagonal = (gram[1:, 1:] - gram[:-1, :-1]).abs().max() / gram.abs().max()
+    pairs, layout = _pairs(table, omega)
+    if pairs is None:
+        return (
+            f"sine and cosine of a pair have different frequencies: columns 0 … 3 turn by "
+            f"{', '.join(f'{float(w):.4g}' for w in omega[:4])} a position (PE·PEᵀ varies by "
+            f"{float(diagonal):.2g} along its diagonals)"
+        )
+    return _geometric(pairs, width, layout)
+
+
+def _almost(table: Tensor) -> str | None:
+    """Bounded like sines, but some columns are no waves: too fast or damaged."""
+    return None
+
+
+def _pairs(table: Tensor, omega: Tensor) -> tuple[Tensor | None, str]:
+    """The frequencies of the pairs, in neighbours or in halves."""
+    half = omega.shape[0] // 2
+    even = omega[: 2 * half]
+    for layout, a, b, sa, sb in (
+        (
+            "interleaved",
+            even[0::2],
+            even[1::2],
+            table[:, 0 : 2 * half : 2],
+            table[:, 1 : 2 * half : 2],
+        ),
+        ("halves", even[:half], even[half:], table[:, :half], table[:, half : 2 * half]),
+    ):
+        close = (a - b).abs() < 1e-3 * (a + b) + 2e-4
+        circle = (sa.double() ** 2 + sb.double() ** 2 - 1).abs().amax()
+        if bool(close.all()) and float(circle) < 1e-3:
+            return a, layout
+    return None, ""
+
+
+def _geometric(omega: Tensor, width: int, layout: str) -> str:
+    first = float(omega[0])
+    if abs(first - 1) > 1e-3:
+        return f"the first pair turns by {first:.4g} a position; 1 is right"
+    sure = omega > 2e-3  # slower waves cannot be measured on a short table
+    n = int(sure.sum())
+    if n < 2:
+        return "" if width <= 4 else _too_fast(omega, width)
+    steps = omega[1:n].log() - omega[: n - 1].log()
+    if n > 2 and float((steps - steps.mean()).abs().max()) > 0.03 * abs(float(steps.mean())) + 1e-3:
+        return (
+            f"the frequencies are not geometric: ratios of neighbours run from "
+            f"{float(steps.exp().min()):.3g} to {float(steps.exp().max()):.3g}"
+        )
+    step = float(steps.mean())
+    pairs = omega.shape[0]
+    bases = [math.exp(-step * pairs), math.exp(-step * max(1, pairs - 1))]
+    if step >= 0:
+        return f"the frequencies do not fall (ratio {math.exp(step):.3g})"
+    if any(300 < base < 2e6 for base in bases):
+        return ""
+    return (
+        f"neighbouring frequencies have the ratio {math.exp(step):.4g}, as if 10000 were "
+        f"{bases[0]:.3g}; with 2i/d it is {10000 ** (-1 / pairs):.4g} (the exponent is "
+        f"{math.log(bases[0]) / math.log(10000):.2g} times too large)"
+    )
+
+
+def _too_fast(omega: Tensor, width: int) -> str:
+    return (
+        f"only the first of {omega.shape[0]} pairs turns measurably: the frequencies fall much "
+        f"faster than 10000^(−2i/{width})"
+    )
