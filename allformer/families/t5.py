@@ -210,8 +210,7 @@ def write(style: Style, model: Model) -> dict[str, Any]:
     if isinstance(head, LMHead):
         scaled = head.scale is not None
         expect(style.scales or not scaled, f"scales its output, and {style.name} never does")
-        # transformers 4 ties and scales with True, and does neither with False
-        raw["tie_word_embeddings"] = head.tied or scaled
+        raw["tie_word_embeddings"] = head.tied  # transformers 4 takes it for both
         if style.scales:
             raw["scale_decoder_outputs"] = scaled
     return raw
