@@ -139,9 +139,11 @@ def _read_head(style: Style, fields: Fields, kind: str, keys: Collection[str]) -
         tied = fields.take("tie_word_embeddings", True) and not own
         return LMHead(tied, offset=not keys or pieces.has(keys, "final_logits_bias"))
     if kind == "class":
-        fields.raw.setdefault("num_labels", style.labels)
         dropout = fields.take("classifier_dropout", 0.0)
-        return pieces.class_head(fields, "eos", dense="tanh", dropout=dropout)
+        head = pieces.class_head(fields, "eos", dense="tanh", dropout=dropout)
+        if not fields.raw.get("id2label") and not fields.raw.get("num_labels"):
+            head = replace(head, labels=tuple(f"LABEL_{i}" for i in range(style.labels)))
+        return head
     return SpanHead() if kind == "span" else None
 
 

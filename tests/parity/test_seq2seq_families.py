@@ -455,8 +455,9 @@ def test_bart_has_three_labels_where_nothing_is_said_and_two_are_written_out():
     model, origin = read_config(raw)
     assert model.head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     two = replace(model, head=replace(model.head, labels=("no", "yes")))
-    again, _ = write_config(two, origin)
-    assert BartConfig(**again).id2label == {0: "no", 1: "yes"}
+    for more in ({}, {"num_labels": 3}, {"id2label": {"0": "a", "1": "b", "2": "c"}}):
+        known = replace(origin, extras={**origin.extras, **more})
+        assert BartConfig(**write_config(two, known)[0]).id2label == {0: "no", 1: "yes"}
 
 
 def rewrite(path: Path, again: Path, change: Any, fields: dict[str, Any] | None = None) -> Path:
