@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from allformer.families.t5 import Style, family, t5
+from allformer.families.t5 import Style, family
+from allformer.families.t5_sizes import t5
 
 mt5 = partial(t5, vocab=250_112)
 PRESETS = {

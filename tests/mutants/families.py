@@ -108,7 +108,7 @@ MUTANTS: list[Mutant] = [
         "kernel, mixer, bias)", "kernel, mixer, None)", "t5"),
     bug("relative bias without the mask", "sees padding and future", "masks:Look.biased",
         "merged = bias.masked_fill(~mask, float(\"-inf\"))", "merged = bias + 0", "t5"),
-    bug("T5 scores scaled", "attention too flat", "allformer.families.t5:assemble",
+    bug("T5 scores scaled", "attention too flat", "allformer.families.t5_sizes:assemble",
         "scale=1.0", "scale=None", "t5"),
     bug("T5 output not scaled", "logits √d too large", "head:VocabHead.prepare",
         "hidden * self.scale", "hidden", "t5"),
