@@ -7,6 +7,7 @@ model = af.load("path/to/a/checkpoint")           # a Hugging Face directory or 
 out = model(input_ids=..., attention_mask=..., labels=...)
 out.logits, out.loss
 af.save(model, "path")                            # which transformers opens
+af.fill("path", "The capital of [MASK] is Paris.")   # a task in one line: see allformer.tasks
 """
 
 from __future__ import annotations
@@ -25,20 +26,39 @@ if TYPE_CHECKING:
     from allformer.auditor import audit
     from allformer.checkpoint.load import load
     from allformer.checkpoint.save import save
+    from allformer.tasks import (
+        answer,
+        classify,
+        embed,
+        fill,
+        open_kit,
+        similarity,
+        summarise,
+        tag,
+        translate,
+    )
 
 # Imported when they are first used, so that `import allformer` costs little more than torch.
 _LATER = {
     "audit": "allformer.auditor",
     "load": "allformer.checkpoint.load",
     "save": "allformer.checkpoint.save",
-}
+    # `generate` is a part of the package: the task is `allformer.tasks.generate`
+    **dict.fromkeys(
+        ("answer", "classify", "embed", "fill", "open_kit", "similarity", "summarise", "tag",
+         "translate"),
+        "allformer.tasks",
+    ),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'allformer' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "tasks":
+        return import_module("allformer.tasks")
+    if name not in _LATER:
+        raise AttributeError(f"module 'allformer' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_LATER[name]), name)
     return value
 
@@ -49,13 +69,22 @@ __all__ = [
     "Output",
     "Trace",
     "__version__",
+    "answer",
     "audit",
     "build",
+    "classify",
     "config_from_json",
     "count",
+    "embed",
+    "fill",
     "load",
+    "open_kit",
     "preset",
     "presets",
     "save",
+    "similarity",
+    "summarise",
+    "tag",
     "trace",
+    "translate",
 ]

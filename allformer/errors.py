@@ -31,3 +31,7 @@ class GenerationError(AllformerError, RuntimeError):
 
 class AuditError(AllformerError, RuntimeError):
     """A module that cannot be audited: says what was tried and the way out."""
+
+
+class TaskError(AllformerError, ValueError):
+    """A checkpoint that cannot do what is asked, or a text without what the task needs."""

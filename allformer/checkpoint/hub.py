@@ -15,8 +15,10 @@ from allformer.errors import CheckpointError
 
 ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 # Configs and tokenisers, and weights as safetensors: never code, nor weights in other forms.
+# The folders of sentence-transformers ("0_Transformer", "2_Dense") are part of the checkpoint.
 WANTED = ["*.json", "*.txt", "*.jinja", "*.model", "model.safetensors", "model-*.safetensors"]
-WANTED_BIN = ["pytorch_model.bin", "pytorch_model-*.bin"]
+WANTED += ["[0-9]_*/model.safetensors", "[1-9]_*/pytorch_model.bin"]
+WANTED_BIN = ["pytorch_model.bin", "pytorch_model-*.bin", "0_*/pytorch_model.bin"]
 
 
 def find_checkpoint(path_or_id: str | Path) -> Path:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from allformer.cli import understand, vectors, write
 from allformer.cli.audit import audit
+from allformer.cli.common import Device, say, show
 from allformer.cli.convert import convert
 from allformer.errors import AllformerError
 
@@ -24,9 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU if there is one")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")]
 RunArgument = Annotated[Path, typer.Argument(help="The directory that training wrote.")]
 Beams = Annotated[int | None, typer.Option(help="1 is greedy; default: the recipe's.")]
@@ -49,7 +47,7 @@ def demo(
     """Train a small Transformer to translate English into Chinese, in three minutes on a laptop."""
     from allformer.demo import demo as run_demo
 
-    result = run_demo(out, overrides=tuple(set or ()), device=device, say=_say)
+    result = run_demo(out, overrides=tuple(set or ()), device=device, say=say)
     if as_json:
         print(
             json.dumps({"report": str(result.report), "seconds": result.seconds, **result.scores})
@@ -57,8 +55,8 @@ def demo(
         return
     from allformer.cli.tables import samples_table, scores_table
 
-    _show(samples_table(result.samples))
-    _show(scores_table(result.scores))
+    show(samples_table(result.samples))
+    show(scores_table(result.scores))
     print(f"\n{result.seconds:.0f} s in all. Open {result.report} in a browser.")
     print(f"打开 {result.report} 查看报告（可切换中文）。")
     print(f'Try: allformer translate {out} "Where did your friend buy these two books?"')
@@ -109,47 +107,6 @@ def train(
     run_training(asked, out or Path("runs") / asked.name, device=device, compile=compile)
 
 
-@app.command(
-    epilog='Examples: `allformer translate demo "I have two cats."`; '
-    "`allformer translate runs/m30k --file test.en > test.de`; `cat a.en | allformer translate RUN`"
-)
-def translate(
-    run: RunArgument,
-    text: Annotated[list[str] | None, typer.Argument(help="What to translate.")] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="A UTF-8 file, one sentence a line; .gz is read too.")
-    ] = None,
-    beams: Beams = None,
-    length_penalty: LengthPenalty = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Longest output; default: 2 × source + 20.")
-    ] = None,
-    device: Device = None,
-) -> None:
-    """Translate text, a file or standard input: one line out for each line in, in order."""
-    from allformer.checkpoint.run import load_run
-    from allformer.core.precision import pick_device
-    from allformer.generate.translate import Translator
-
-    if text and file:
-        raise AllformerError("give TEXT or --file, not both")
-    loaded, recipe = load_run(run, pick_device(device)), _recipe(run)
-    translator = Translator(
-        loaded,
-        beams=recipe.decode.beams if beams is None else beams,
-        length_penalty=recipe.decode.length_penalty if length_penalty is None else length_penalty,
-        max_new_tokens=max_new_tokens,
-    )
-    if not text and not file and sys.stdin.isatty():
-        _say("type a line to translate, Ctrl-D to end")
-        while line := sys.stdin.readline():
-            print(translator(line), flush=True)
-        return
-    lines = iter(text) if text else _file_lines(file) if file else _stdin_lines()
-    for line in translator.lines(lines):
-        print(line, flush=True)
-
-
 @app.command(epilog="Example: `allformer evaluate runs/m30k --data corpus/ --split val --beams 5`")
 def evaluate(
     run: RunArgument,
@@ -188,7 +145,7 @@ def evaluate(
         return
     from allformer.cli.tables import scores_table
 
-    _show(scores_table(scores))
+    show(scores_table(scores))
 
 
 @app.command(
@@ -213,7 +170,7 @@ def info(
         if as_json:
             print(json.dumps({name: table.as_dict() for name, table in counts.items()}))
         else:
-            _show(presets_table(counts))
+            show(presets_table(counts))
         return
     if length < 1 or dtype_bytes not in (1, 2, 4, 8):
         raise AllformerError(
@@ -227,9 +184,19 @@ def info(
         print(json.dumps({"name": what, **table.as_dict(), "cost_split_by_length": grown}))
         return
     for piece in count_tables(what, table, [count(config, n, dtype_bytes) for n in _LENGTHS]):
-        _show(piece)
+        show(piece)
 
 
+app.command(epilog=write.TRANSLATE)(write.translate)
+app.command(epilog=write.GENERATE)(write.generate)
+app.command(epilog=write.SUMMARISE)(write.summarise)
+app.command(name="summarize", hidden=True, epilog=write.SUMMARISE)(write.summarise)
+app.command(epilog=understand.FILL)(understand.fill)
+app.command(epilog=understand.CLASSIFY)(understand.classify)
+app.command(epilog=understand.TAG)(understand.tag)
+app.command(epilog=understand.ANSWER)(understand.answer)
+app.command(epilog=vectors.EMBED)(vectors.embed)
+app.command(epilog=vectors.SIMILARITY)(vectors.similarity)
 app.command(
     epilog="Examples: `allformer convert openai-community/gpt2 out --dtype bf16`; "
     "`allformer convert runs/demo out --family marian`; "
@@ -279,39 +246,13 @@ def _absolute(data: str) -> str:
     return ",".join(str(Path(part.strip()).absolute()) for part in data.split(","))
 
 
-def _file_lines(path: Path) -> Iterator[str]:
-    from allformer.data.parallel import text_lines
-
-    return text_lines(path)
-
-
-def _stdin_lines() -> Iterator[str]:
-    for number, raw in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield raw.decode("utf-8")
-        except UnicodeDecodeError:
-            raise AllformerError(
-                f"standard input, line {number} is not UTF-8; convert it first: iconv -t utf-8"
-            ) from None
-
-
-def _show(table: Any) -> None:
-    from rich.console import Console
-
-    Console().print(table)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def main() -> None:
     """The console script."""
-    warnings.showwarning = lambda message, *rest, **more: _say(f"allformer: warning: {message}")
+    warnings.showwarning = lambda message, *rest, **more: say(f"allformer: warning: {message}")
     try:
         app()
     except AllformerError as error:
-        _say(f"allformer: {error}")
+        say(f"allformer: {error}")
         from allformer.train.loop import Interrupted
 
         sys.exit(130 if isinstance(error, Interrupted) else 1)
@@ -319,7 +260,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(141)
     except KeyboardInterrupt:
-        _say("allformer: stopped")
+        say("allformer: stopped")
         sys.exit(130)
 
 

@@ -61,7 +61,7 @@ def generate(
             f"generation={type(generation).__name__} must be allformer's GenerationConfig; "
             f"try GenerationConfig.from_dict(generation.to_dict())"
         )
-    g = settle(*_own(model), generation, options=options)
+    g = settle(*own_options(model), generation, options=options)
     check_together(g)
     _warn_unused(g, options)
     beams = g.num_beams or 1
@@ -87,7 +87,7 @@ def generate(
     return _plain(found, g)
 
 
-def _own(model: EncoderDecoderModel | DecoderOnlyModel) -> list[GenerationConfig]:
+def own_options(model: EncoderDecoderModel | DecoderOnlyModel) -> list[GenerationConfig]:
     """The model's own options, the weaker first.
 
     A generation_config.json stands alone, as in transformers: what it leaves out is not looked for

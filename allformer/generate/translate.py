@@ -37,9 +37,12 @@ class Translator:
         """Translate one sentence."""
         return next(self.lines([text]))
 
-    def lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """Translate a stream: line n out belongs to line n in; an empty line stays empty."""
-        lines, number = iter(lines), 0
+    def lines(self, lines: Iterable[str], number: int = 0) -> Iterator[str]:
+        """Translate a stream: line n out belongs to line n in; an empty line stays empty.
+
+        `number` is how many lines came before, for what is said of a line.
+        """
+        lines = iter(lines)
         while chunk := [line.strip() for line in islice(lines, _CHUNK)]:
             yield from self._chunk(chunk, number)
             number += len(chunk)

@@ -53,14 +53,22 @@ class Clock:
 class Progress:
     """`progress.update(step, loss=…, rate=…)` as often as there is news; `say` for whole lines."""
 
-    def __init__(self, total: int, done: int = 0, *, plain_every: float = 10.0) -> None:
-        self.total, self.first, self.plain_every = total, done, plain_every
+    def __init__(
+        self,
+        total: int,
+        done: int = 0,
+        *,
+        plain_every: float = 10.0,
+        what: str = "training",
+        unit: str = "step",
+    ) -> None:
+        self.total, self.first, self.plain_every, self.unit = total, done, plain_every, unit
         self.begin = self.last = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
         if sys.stderr.isatty():
             self._bar = _rich_bar()
-            self._task = self._bar.add_task("training", total=total, completed=done, news="")
+            self._task = self._bar.add_task(what, total=total, completed=done, news="")
             self._bar.start()
 
     def update(self, step: int, **figures: str) -> None:
@@ -72,7 +80,13 @@ class Progress:
         elif now - self.last >= self.plain_every or step == self.total:
             self.last = now
             left = (now - self.begin) / max(1, step - self.first) * (self.total - step)
-            self.say(f"step {step:,}/{self.total:,}  {news}  left {clock(left)}")
+            self.say(
+                "  ".join(
+                    filter(
+                        None, [f"{self.unit} {step:,}/{self.total:,}", news, f"left {clock(left)}"]
+                    )
+                )
+            )
 
     def say(self, line: str) -> None:
         """A line that stays."""

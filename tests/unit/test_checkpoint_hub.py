@@ -80,6 +80,14 @@ def test_a_directory_is_itself_even_if_it_looks_like_an_id(hub, tmp_path):
     assert hub.asked == []
 
 
+def test_the_steps_of_a_sentence_encoder_come_with_it(hub):
+    steps = ["modules.json", "0_Transformer/model.safetensors", "1_Pooling/config.json"]
+    steps += ["2_Dense/pytorch_model.bin", "3_Dense/model.safetensors"]
+    hub.files = [*steps, "openvino/model.safetensors"]
+    find_checkpoint("owner/name")
+    assert hub.got() == set(steps)
+
+
 def test_an_id_fetches_configs_tokenisers_and_safetensors_and_no_code(hub):
     hub.files = [*SMALL, *UNWANTED, "1_Pooling/config.json"]
     hub.files += ["model.safetensors", "pytorch_model.bin", "onnx/model.safetensors"]

@@ -19,6 +19,7 @@ from allformer.train.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
+ENDS = (".md", ".zh-CN.md")
 SHOWN = ["He sold two new books yesterday.", "他昨天卖了两本新书。"]
 
 
@@ -78,7 +79,10 @@ def test_both_readmes_have_the_same_code(language):
     assert english == chinese
 
 
-@pytest.mark.parametrize("page", [*READMES, "docs/training.md", "docs/training.zh-CN.md"])
+SHELL = [*READMES, *(f"docs/{name}{end}" for name in ("training", "tasks") for end in ENDS)]
+
+
+@pytest.mark.parametrize("page", SHELL)
 def test_every_command_and_option_shown_exists(page):
     verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     shown = [line.split() for line in commands(page) if line.startswith("allformer ")]
@@ -126,7 +130,9 @@ def test_every_key_of_a_recipe_is_explained_with_its_default(page):
             assert said == default, f"{section}.{key}"
 
 
-@pytest.mark.parametrize("page", ["README", "docs/data", "docs/training", "docs/lessons/README"])
+@pytest.mark.parametrize(
+    "page", ["README", "docs/data", "docs/training", "docs/tasks", "docs/lessons/README"]
+)
 def test_the_two_languages_link_each_other(page):
     english, chinese = Path(f"{page}.md"), Path(f"{page}.zh-CN.md")
     assert f"]({chinese.name})" in read(str(english))

@@ -21,7 +21,7 @@ LEVELS = [
     {"text", "data"},
     {"checkpoint"},
     {"train", "generate", "explain", "auditor", "tune"},
-    {"evaluate"},
+    {"evaluate", "tasks"},
     {"demo", "serve"},
     {"cli"},
     {"__init__", "__main__"},

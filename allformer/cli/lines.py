@@ -1,0 +1,121 @@
+"""Texts from the command line, a file or standard input; one result for each, in order.
+
+Texts that were typed get tables to read; lines get lines: one line out for each line in.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from allformer.cli.common import say, show
+from allformer.errors import AllformerError
+
+CHUNK = 256  # lines read ahead, so that lines of like length can go together
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the texts come from; `typed` by a person who wants to read the results."""
+
+    lines: Iterable[str]
+    typed: bool = False
+    total: int | None = None
+    name: str = ""
+    live: bool = False  # a person waits for each result before typing the next text
+
+
+@dataclass(frozen=True)
+class Verb:
+    """How one verb works: on a list of texts, and how it prints a result."""
+
+    work: Callable[[list[Any]], Iterable[Any]]
+    line: Callable[[Any], str]  # one line
+    record: Callable[[Any, Any], dict[str, Any]]  # for JSON, of a text and its result
+    table: Callable[[Any, Any], Any] | None = None  # to read; None: the line
+
+
+def read_source(texts: Sequence[str] | None, file: Path | None) -> Source:
+    """What was typed, or the lines of a file, or standard input."""
+    if texts and file:
+        raise AllformerError("give TEXT or --file, not both")
+    if texts:
+        return Source(texts, typed=True)
+    if file is not None:
+        from allformer.data.parallel import text_lines
+
+        return Source(text_lines(file), total=sum(1 for _ in text_lines(file)), name=str(file))
+    if sys.stdin.isatty():
+        say("type a line, Ctrl-D to end")
+        return Source(iter(sys.stdin.readline, ""), typed=True, live=True)
+    return Source(stdin_lines(), name="standard input")
+
+
+def stdin_lines() -> Iterator[str]:
+    """Standard input, line by line, without line ends."""
+    for number, raw in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield raw.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise AllformerError(
+                f"standard input, line {number} is not UTF-8; convert it first: iconv -t utf-8"
+            ) from None
+
+
+def run(source: Source, verb: Verb, *, as_json: bool = False, chunk: int = CHUNK) -> None:
+    """Work through the texts and print."""
+    for text, result in work_through(source, verb, chunk):
+        if as_json:
+            print(json.dumps(verb.record(text, result), ensure_ascii=False), flush=True)
+        elif source.typed and verb.table is not None:
+            show(verb.table(text, result))
+        else:
+            print(one_line(verb.line(result)), flush=True)
+
+
+def work_through(source: Source, verb: Verb, chunk: int = CHUNK) -> Iterator[tuple[str, Any]]:
+    """Each text with its result; a bar where the results themselves are not seen."""
+    from allformer.train.progress import Progress
+
+    if source.total is None or sys.stdout.isatty():
+        yield from _results(source, verb, chunk)
+        return
+    bar = Progress(source.total, what="texts", unit="text")
+    try:
+        for done, pair in enumerate(_results(source, verb, chunk), 1):
+            yield pair
+            bar.update(done)
+    finally:
+        bar.close()
+
+
+def _results(source: Source, verb: Verb, chunk: int) -> Iterator[tuple[str, Any]]:
+    stream, done = (line.rstrip("\r\n") for line in source.lines), 0
+    while texts := list(islice(stream, 1 if source.live else chunk)):
+        try:
+            found = verb.work(texts)
+        except AllformerError as error:
+            if source.typed:
+                raise
+            where = f"{source.name}, lines {done + 1} to {done + len(texts)}"
+            raise type(error)(f"{where}: {error}") from None
+        yield from zip(texts, found, strict=True)
+        done += len(texts)
+
+
+def one_line(text: str) -> str:
+    """A result that has line breaks, on one line: \\n stands for them."""
+    return text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def split_pair(line: str) -> tuple[str, str]:
+    """Two texts with a tab between."""
+    first, tab, second = line.partition("\t")
+    if not tab:
+        raise AllformerError(f"{line[:60]!r} has no tab; a line holds two texts, a tab between")
+    return first, second

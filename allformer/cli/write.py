@@ -1,0 +1,250 @@
+"""`allformer generate`, `summarise` and `translate`: texts that a model writes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from allformer.cli.common import (
+    AsJson,
+    Device,
+    Dtype,
+    File,
+    Model,
+    Texts,
+    Truncate,
+    given,
+    open_model,
+)
+from allformer.cli.lines import Source, Verb, read_source, run
+from allformer.errors import AllformerError
+
+GENERATE = (
+    'Examples: `allformer generate openai-community/gpt2 "Once upon a time" --top-p 0.9 --seed 1`; '
+    '`allformer generate CHAT "Who wrote Faust?" --chat`; '
+    "`allformer generate MODEL --file prompts.txt --json > written.jsonl`"
+)
+SUMMARISE = (
+    "Examples: `allformer summarise facebook/bart-large-cnn --file articles.txt` (one a line); "
+    '`allformer summarise google-t5/t5-small "$(cat article.txt)" --truncate`'
+)
+TRANSLATE = (
+    'Examples: `allformer translate demo "I have two cats."`; '
+    "`allformer translate runs/m30k --file test.en > test.de`; "
+    "`cat a.en | allformer translate Helsinki-NLP/opus-mt-en-de`; "
+    '`allformer translate google-t5/t5-small "I have two cats." --source en --target de`'
+)
+MaxNewTokens = Annotated[
+    int | None, typer.Option(help="Longest output; default: its own, or 256 (summaries 128).")
+]
+NumBeams = Annotated[int | None, typer.Option(help="1 is greedy; default: the checkpoint's.")]
+Seed = Annotated[int | None, typer.Option(help="Of what is drawn.")]
+Prefix = Annotated[str | None, typer.Option(help="Words to put before each text.")]
+
+
+def generate(
+    model: Model,
+    text: Texts = None,
+    file: File = None,
+    max_new_tokens: MaxNewTokens = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Draw: below 1 safer, above 1 bolder; 0 is greedy.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw among the likeliest that together have p.")
+    ] = None,
+    num_beams: NumBeams = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: repeats less.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Stop after this text; may be given several times.")
+    ] = None,
+    seed: Seed = None,
+    chat: Annotated[bool, typer.Option("--chat", help="As a message in a chat.")] = False,
+    system: Annotated[str | None, typer.Option(help="A chat's system message.")] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a text, or answer it.
+
+    What is typed is answered while it is being written; without TEXT, --chat holds a conversation.
+    A line of a file gives one line, in which \\n stands for a line break."""
+    source = read_source(text, file)
+    options: dict[str, Any] = given(
+        max_new_tokens=max_new_tokens,
+        temperature=temperature or None,
+        top_k=top_k,
+        top_p=top_p,
+        num_beams=num_beams,
+        repetition_penalty=repetition_penalty,
+        stop_strings=stop,
+    )
+    if temperature == 0:
+        options["do_sample"] = False
+    elif not {"temperature", "top_k", "top_p"}.isdisjoint(options):
+        options["do_sample"] = True
+    options |= given(system=system, seed=seed) | {"chat": chat}
+    kit = open_model(model, device, dtype)
+    if source.typed and not as_json and _one_by_one(kit, num_beams):
+        _live(kit, source, options)
+        return
+    from allformer.tasks import generate as work
+
+    verb = Verb(
+        lambda texts: work(kit, texts, **options),
+        lambda written: written,
+        lambda prompt, written: {"prompt": prompt, "text": written},
+    )
+    run(source, verb, as_json=as_json, chunk=64)
+
+
+def _one_by_one(kit: Any, num_beams: int | None) -> bool:
+    """Whether tokens are final as they come; those of beams are not."""
+    from allformer.tasks.verbs import need
+    from allformer.tasks.writing import settings
+
+    need(kit, "generate")
+    return (num_beams or settings(kit).num_beams or 1) == 1
+
+
+def _live(kit: Any, source: Source, options: dict[str, Any]) -> None:
+    """Show the text while it is being written; a chat without TEXT remembers what was said."""
+    from allformer.tasks import Stream
+    from allformer.tasks import generate as work
+
+    def out(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    options = dict(options)
+    remembers = options["chat"] and not isinstance(source.lines, list)
+    system = options.pop("system", None) if remembers else None
+    said = [] if system is None else [{"role": "system", "content": system}]
+    for line in source.lines:
+        prompt: Any = line.rstrip("\r\n")
+        if remembers:
+            said.append({"role": "user", "content": prompt})
+            prompt = said
+        stream = Stream(kit.tokenizer, out)
+        written = work(kit, [prompt], streamer=stream, **options)[0]
+        out("\n")
+        if remembers:
+            said.append({"role": "assistant", "content": written})
+
+
+def summarise(
+    model: Model,
+    text: Texts = None,
+    file: File = None,
+    max_new_tokens: MaxNewTokens = None,
+    num_beams: NumBeams = None,
+    prefix: Prefix = None,
+    truncate: Truncate = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
+) -> None:
+    """A summary of each text.
+
+    The checkpoint's own settings for the task hold (config.json: task_specific_params)."""
+    from allformer.tasks import summarise as work
+
+    source = read_source(text, file)
+    options = given(max_new_tokens=max_new_tokens, num_beams=num_beams, prefix=prefix)
+    kit = open_model(model, device, dtype)
+    verb = Verb(
+        lambda texts: work(kit, texts, truncate=truncate, **options),
+        lambda summary: summary,
+        lambda text, summary: {"text": text, "summary": summary},
+    )
+    run(source, verb, as_json=as_json, chunk=64)
+
+
+def translate(
+    model: Annotated[
+        str, typer.Argument(help="The directory that training wrote, a checkpoint's, or a hub id.")
+    ],
+    text: Annotated[list[str] | None, typer.Argument(help="What to translate.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A UTF-8 file, one sentence a line; .gz is read too.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Source language, for checkpoints of many: en, en_XX")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Target language, for checkpoints of many: de, de_DE, deu")
+    ] = None,
+    prefix: Prefix = None,
+    beams: Annotated[
+        int | None, typer.Option(help="1 is greedy; default: the recipe's or the checkpoint's.")
+    ] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Score = log p / length^penalty; default: its own.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Longest output; default: its own, or 2 × source + 20.")
+    ] = None,
+    truncate: Truncate = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
+) -> None:
+    """Translate text, a file or standard input: one line out for each line in, in order."""
+    from allformer.tasks import translate as work
+
+    lines = read_source(text, file)
+    searched = given(num_beams=beams, length_penalty=length_penalty, max_new_tokens=max_new_tokens)
+    told = given(source=source, target=target, prefix=prefix, dtype=dtype)
+    kit: Any = None
+    if _is_run(model):
+        if told or truncate:
+            what = next(iter(told), "truncate")
+            raise AllformerError(
+                f"--{what} is for checkpoints; {model} is a run, which translates one way"
+            )
+        translated = _run_translator(Path(model), device, searched)
+    else:
+        told.pop("dtype", None)
+        kit = open_model(model, device, dtype)
+
+        def translated(texts: list[str]) -> Any:
+            return work(kit, texts, truncate=truncate, **searched, **told)
+
+    verb = Verb(
+        translated,
+        lambda written: written,
+        lambda said, written: {"source": said, "translation": written},
+    )
+    run(lines, verb, as_json=as_json)
+
+
+def _is_run(model: str) -> bool:
+    """A directory of `allformer train`; a name that is nowhere too: `load_run` says why not."""
+    from allformer.tasks.kit import is_run
+
+    path = Path(model)
+    if not (path / "config.json").is_file():
+        return path.is_dir() or "/" not in model
+    return is_run(path)
+
+
+def _run_translator(path: Path, device: str | None, searched: dict[str, Any]) -> Any:
+    """Translates chunk after chunk; lines are counted through, for what it has to say of them."""
+    from allformer.checkpoint.run import load_run
+    from allformer.core.precision import pick_device
+    from allformer.tasks.texts import run_translator
+
+    translator = run_translator(load_run(path, pick_device(device)), searched)
+    done = 0
+
+    def translated(texts: list[str]) -> list[str]:
+        nonlocal done
+        found = list(translator.lines(texts, done))
+        done += len(texts)
+        return found
+
+    return translated

@@ -1,0 +1,138 @@
+"""What every task takes: a model and its tokeniser, opened once.
+
+kit = open_kit("path/or/id")
+kit.model, kit.tokenizer
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from allformer import config
+from allformer.checkpoint.files import open_tensors
+from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.load import load, read_json
+from allformer.core.model import AnyModel
+from allformer.core.precision import pick_device
+from allformer.families.dialect import find_family
+from allformer.tasks.sentence import Sentence, read_sentence
+from allformer.text.load import load_tokenizer
+from allformer.text.tokenizer import Tokenizer
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, eq=False)
+class Kit:
+    """A model and its tokeniser; `raw` is the config.json that they were read from."""
+
+    model: AnyModel = field(repr=False)
+    tokenizer: Tokenizer
+    directory: Path
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
+    sentence: Sentence | None = None  # how to make sentence vectors, where the directory says so
+
+    @property
+    def architecture(self) -> str:
+        """`BertForMaskedLM`; of a config tree of our own, `EncoderOnly with LMHead`."""
+        if self.model.origin is not None:
+            return str(self.model.origin.architecture)
+        head, shape = self.model.config.head, type(self.model.config).__name__
+        return shape if head is None else f"{shape} with {type(head).__name__}"
+
+    @property
+    def stack(self) -> config.Stack:
+        """The stack that reads the text."""
+        tree = self.model.config
+        return tree.decoder if isinstance(tree, config.DecoderOnly) else tree.encoder
+
+    @property
+    def positions(self) -> int | None:
+        """The most ids that the model has positions for; None: there is no end."""
+        position = self.stack.position
+        return position.length if isinstance(position, config.Learned) else None
+
+    @property
+    def longest(self) -> int | None:
+        """The most ids of a text: the model's positions, or less where the tokeniser says so."""
+        limits = [self.positions, self.tokenizer.model_max_length]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @cached_property
+    def is_run(self) -> bool:
+        """A translator that `allformer train` wrote: its tokeniser puts nothing around a text."""
+        return _is_run(self.raw, self.tokenizer)
+
+
+Source = Kit | str | Path
+
+
+def open_kit(
+    path: str | Path,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    architecture: str | None = None,
+    head: bool = True,
+) -> Kit:
+    """Open a checkpoint for any number of tasks: `kit = open_kit("google-bert/bert-base-cased")`.
+
+    `device` is a GPU if there is one. Weights keep the dtype of their file; on a CPU, where half
+    precision is slow, they are widened to fp32 unless `dtype` says otherwise. `head=False` leaves
+    the head behind, as sentence vectors need none.
+    """
+    root = find_checkpoint(path)
+    sentence = read_sentence(root)
+    directory = root if sentence is None else sentence.folder
+    raw = read_json(directory / "config.json")
+    where = device if isinstance(device, torch.device) else pick_device(device)
+    if dtype is None and where.type == "cpu" and _is_half(directory):
+        dtype = torch.float32
+    if architecture is None and (sentence is not None or not head):
+        architecture = _without_head(raw)
+    model = load(directory, device=where, dtype=dtype, architecture=architecture)
+    return Kit(model, _tokenizer(directory, root, raw), directory, raw, sentence)
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory holds a translator that `allformer train` wrote."""
+    raw = read_json(directory / "config.json")
+    return "is" in raw and _is_run(raw, _tokenizer(directory, directory, raw))
+
+
+def _is_run(raw: dict[str, Any], tokenizer: Tokenizer) -> bool:
+    return raw.get("is") == config.EncoderDecoder.__name__ and not tokenizer.encode("")
+
+
+def as_kit(source: Source, *, head: bool = True) -> Kit:
+    """A kit as it is; a path or a hub id opened."""
+    return source if isinstance(source, Kit) else open_kit(source, head=head)
+
+
+def _tokenizer(directory: Path, root: Path, raw: dict[str, Any]) -> Tokenizer:
+    if "is" in raw and not (directory / "tokenizer_config.json").is_file():
+        return Tokenizer.load(directory)  # of a run: its special tokens have fixed names
+    files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
+    if directory != root and not any((directory / name).is_file() for name in files):
+        return load_tokenizer(root)
+    return load_tokenizer(directory)
+
+
+def _is_half(directory: Path) -> bool:
+    return any(stored.dtype in HALF for stored in open_tensors(directory).values())
+
+
+def _without_head(raw: dict[str, Any]) -> str | None:
+    """The bare class of a checkpoint's family; None where it is that already, or has none."""
+    if "is" in raw:
+        return None
+    kinds = find_family(raw).architectures
+    named = (raw.get("architectures") or [None])[0]
+    if kinds.get(named) in ("bare", "encoder"):
+        return None
+    return next((name for name, kind in kinds.items() if kind == "bare"), None)

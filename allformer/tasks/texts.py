@@ -1,0 +1,186 @@
+"""`generate`, `translate` and `summarise`: texts that a model writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from allformer.checkpoint.run import Run
+from allformer.core.model import EncoderDecoderModel
+from allformer.errors import ConfigError
+from allformer.generate.translate import Translator
+from allformer.tasks.call import check_texts, task
+from allformer.tasks.kit import Kit
+from allformer.tasks.languages import Way, way
+from allformer.tasks.verbs import need
+from allformer.tasks.writing import write
+from allformer.train.recipe import DecodeRecipe, read_recipe
+
+NEW, SUMMARY = 256, 128  # tokens at most, where neither caller nor checkpoint says
+
+
+@task
+def generate(
+    kit: Kit,
+    prompts: list[Any],
+    /,
+    *,
+    chat: bool = False,
+    system: str | None = None,
+    seed: int | None = None,
+    **options: Any,
+) -> list[str | list[str]]:
+    """What the model writes after each prompt (a decoder), or for it (an encoder-decoder).
+
+    >>> generate("gpt2", "The meaning of life is", max_new_tokens=20)
+    ' not the same as the meaning of death.'
+    >>> generate("llama-chat", "Who wrote Faust?", chat=True, do_sample=True, top_p=0.9, seed=1)
+    'Johann Wolfgang von Goethe.'
+
+    `chat` puts the prompt into the checkpoint's chat template, as what the user says (after
+    `system`); a prompt may be a list of messages then. `options` are those of `model.generate`,
+    with transformers' names; the checkpoint's generation_config.json says the others. With
+    `num_return_sequences` > 1, so many texts of each prompt.
+    """
+    need(kit, "generate")
+    texts = [_chat(kit, prompt, system) for prompt in prompts] if chat else prompts
+    if system is not None and not chat:
+        raise ConfigError(f"system={system!r} is a part of a chat; give chat=True")
+    check_texts(texts, "prompt")
+    found = write(kit, texts, {}, options, most=lambda _: NEW, seed=seed, special=not chat)
+    return [each[0] if len(each) == 1 else each for each in found]
+
+
+def _chat(kit: Kit, prompt: str | Sequence[Mapping[str, Any]], system: str | None) -> str:
+    messages: list[dict[str, Any]] = [] if system is None else [_says("system", system)]
+    if isinstance(prompt, str):
+        messages.append(_says("user", prompt))
+    else:
+        messages += [dict(message) for message in prompt]
+    text = kit.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    assert isinstance(text, str)
+    return text
+
+
+def _says(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+@task
+def translate(
+    kit: Kit,
+    texts: list[str],
+    /,
+    *,
+    source: str | None = None,
+    target: str | None = None,
+    prefix: str | None = None,
+    truncate: bool = False,
+    seed: int | None = None,
+    **options: Any,
+) -> list[str]:
+    """The translation of each text.
+
+    >>> translate("Helsinki-NLP/opus-mt-en-de", "The dog sleeps.")
+    'Der Hund schläft.'
+    >>> translate("google-t5/t5-small", "The dog sleeps.", source="en", target="de")
+    'Der Hund schläft.'
+
+    `source` and `target` are for checkpoints of many languages: T5 (`en`, `de` or their names),
+    mBART (`en_XX`, `de_DE` or `en`, `de`), multilingual Marian (`deu`). `prefix` puts other words
+    before each text. A run that `allformer train` wrote translates as its recipe says. `options`
+    are those of `model.generate`.
+    """
+    check_texts(texts)
+    if kit.is_run:
+        return _translate_run(kit, texts, options, source or target or prefix)
+    need(kit, "translate")
+    told = prefix is not None and source is None and target is None
+    found = Way(kit) if told else way(kit, source, target)
+    before = found.prefix if prefix is None else prefix
+    return _answers(found.kit, texts, before, found.options, options, truncate, seed, _translated)
+
+
+@task
+def summarise(
+    kit: Kit,
+    texts: list[str],
+    /,
+    *,
+    prefix: str | None = None,
+    truncate: bool = False,
+    seed: int | None = None,
+    **options: Any,
+) -> list[str]:
+    """A summary of each text.
+
+    >>> summarise("facebook/bart-large-cnn", article)
+    'Goethe, the author of Faust, was born in Frankfurt in 1749. …'
+
+    What config.json says of the task (`task_specific_params`) holds: beams, lengths, the words
+    before the text (T5: `summarize: `); `prefix` puts others, `options` are those of
+    `model.generate` and win.
+    """
+    check_texts(texts)
+    need(kit, "summarise")
+    said = dict((kit.raw.get("task_specific_params") or {}).get("summarization") or {})
+    t5 = kit.model.origin is not None and kit.model.origin.family == "t5"
+    before = said.pop("prefix", "summarize: " if t5 else "") or ""
+    before = before if prefix is None else prefix
+    return _answers(kit, texts, before, said, options, truncate, seed, lambda _: SUMMARY)
+
+
+def _answers(
+    kit: Kit,
+    texts: list[str],
+    prefix: str,
+    said: dict[str, Any],
+    options: dict[str, Any],
+    truncate: bool,
+    seed: int | None,
+    most: Any,
+) -> list[str]:
+    """One text for each; an empty one stays empty."""
+    filled = [i for i, text in enumerate(texts) if text.strip()]
+    found = write(
+        kit,
+        [prefix + texts[i] for i in filled],
+        said,
+        {**options, "num_return_sequences": 1},
+        most=most,
+        seed=seed,
+        truncate=truncate,
+        whole=True,
+    )
+    out = [""] * len(texts)
+    for i, written in zip(filled, found, strict=True):
+        out[i] = written[0]
+    return out
+
+
+def _translated(source: int) -> int:
+    return 2 * source + 20
+
+
+def _translate_run(kit: Kit, texts: list[str], options: dict[str, Any], told: Any) -> list[str]:
+    if told:
+        raise ConfigError(
+            f"source, target and prefix are for checkpoints; {kit.directory} is a run of "
+            f"`allformer train`, which translates one way"
+        )
+    assert isinstance(kit.model, EncoderDecoderModel)
+    run = Run(kit.directory, kit.model, kit.tokenizer)
+    return list(run_translator(run, options).lines(texts))
+
+
+def run_translator(run: Run, options: dict[str, Any]) -> Translator:
+    """A run's translator, as its recipe says, and over that `num_beams` and the like."""
+    names = {"num_beams": "beams", "length_penalty": "length_penalty"}
+    names["max_new_tokens"] = "max_new_tokens"
+    unknown = [name for name in options if name not in names]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: a run takes {', '.join(names)}; leave it out")
+    path = run.path / "recipe.yaml"
+    decode = read_recipe(path).decode if path.is_file() else DecodeRecipe()
+    said: dict[str, Any] = {"beams": decode.beams, "length_penalty": decode.length_penalty}
+    return Translator(run, **said | {names[name]: value for name, value in options.items()})

@@ -1,0 +1,63 @@
+"""Which tasks a model can do: its shape and its head say so."""
+
+from __future__ import annotations
+
+from allformer import config
+from allformer.errors import TaskError
+from allformer.families import FAMILIES
+from allformer.families.family import head_kind
+from allformer.tasks.kit import Kit
+
+# By the kind of head (`head_kind`); every model can embed.
+ENCODER = {
+    "words": ("fill",), "pretrain": ("fill",), "class": ("classify",), "token": ("tag",),
+    "span": ("answer",),
+}  # fmt: skip
+DECODER = {**ENCODER, "words": ("generate",)}
+BOTH = {**ENCODER, "words": ("generate", "translate", "summarise")}
+VECTORS = ("embed", "similarity")  # one thing: the last is not told in errors
+NEEDS = {
+    "fill": ("words", "a head over the vocabulary on an encoder"),
+    "classify": ("class", "a classification head"),
+    "tag": ("token", "a head that labels tokens"),
+    "answer": ("span", "a head that finds where an answer begins and ends"),
+    "generate": ("words", "a decoder with a head over the vocabulary"),
+    "translate": ("words", "an encoder-decoder with a head over the vocabulary"),
+    "summarise": ("words", "an encoder-decoder with a head over the vocabulary"),
+}
+
+
+def verbs(kit: Kit) -> tuple[str, ...]:
+    """What this checkpoint can do: `("fill", "embed", "similarity")`."""
+    tree = kit.model.config
+    if isinstance(tree, config.EncoderDecoder):
+        own = BOTH.get(head_kind(tree), ())
+        if "generate" in own and "mask" in kit.tokenizer.special_ids:
+            own = (*own, "fill")  # BART was trained to
+    else:
+        table = DECODER if isinstance(tree, config.DecoderOnly) else ENCODER
+        own = table.get(head_kind(tree), ())
+    return (*own, *VECTORS)
+
+
+def need(kit: Kit, verb: str) -> None:
+    """Refuse a checkpoint that cannot, and say what it can."""
+    can = verbs(kit)
+    if verb in can:
+        return
+    kind, what = NEEDS[verb]
+    raise TaskError(
+        f"{verb} needs {what}, but {kit.directory} is a {kit.architecture}: it can "
+        f"{', '.join(can[:-1])}; try `allformer {can[0]}`{_other(kit, kind, verb)}"
+    )
+
+
+def _other(kit: Kit, kind: str, verb: str) -> str:
+    """The class of its family that could."""
+    origin = kit.model.origin
+    known = FAMILIES[origin.family].architectures if origin is not None else {}
+    fits = next((name for name, head in known.items() if head == kind), None)
+    shape = isinstance(kit.model.config, config.DecoderOnly) and verb in ("fill", "translate")
+    if fits is None or fits == kit.architecture or shape:
+        return ""
+    return f", or give a {fits} that was trained for this"

@@ -1,0 +1,128 @@
+"""From texts to the texts that a model writes: what generate, translate and summarise share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from allformer.config import Learned
+from allformer.core.model import DecoderOnlyModel
+from allformer.generate.checks import as_tuple
+from allformer.generate.generate import own_options
+from allformer.generate.options import GenerationConfig, settle
+from allformer.tasks.feed import check_lengths, encode, feed
+from allformer.tasks.kit import Kit
+from allformer.text.batch import Batch
+from allformer.text.tokenizer import Tokenizer
+
+
+def settings(
+    kit: Kit, said: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+) -> GenerationConfig:
+    """The checkpoint's own options, over them those of one of its tasks, over all the caller's."""
+    own = own_options(kit.model)  # type: ignore[arg-type]
+    return settle(*own, GenerationConfig.from_dict(said or {}), options=options or {})
+
+
+def write(
+    kit: Kit,
+    texts: Sequence[str],
+    said: Mapping[str, Any],
+    options: dict[str, Any],
+    *,
+    most: Callable[[int], int],
+    seed: int | None = None,
+    special: bool = True,
+    truncate: bool = False,
+    whole: bool = False,
+) -> list[list[str]]:
+    """What the model writes for each text, `num_return_sequences` of them.
+
+    `said` is what the checkpoint says of the task. `most(tokens)` is how many tokens may follow a
+    text of so many, where neither caller nor checkpoint says; `special=False` when the special
+    tokens are in the texts already; `whole` warns of a text that has no end.
+    """
+    decoder = isinstance(kit.model, DecoderOnlyModel)
+    batch = _encode(kit, texts, decoder, special, truncate)
+    device = kit.model.device
+    options = {**options, "return_dict_in_generate": False}
+    streamer = options.pop("streamer", None)
+    g = settings(kit, said, options)
+    back = g.num_return_sequences or 1
+    fixed = {
+        "generation": GenerationConfig.from_dict(said),
+        "generator": None if seed is None else torch.Generator(device.type).manual_seed(seed),
+        "tokenizer": kit.tokenizer,
+        "streamer": streamer,
+    }
+    out: list[list[str]] = [[] for _ in texts]
+    cut = 0
+    # A row without tokens begins at bos: it cannot stand beside others.
+    alone = decoder and not bool(batch["attention_mask"].any(1).all())
+    # A decoder writes as much as it may; a translation is about as long as its source.
+    new = g.max_new_tokens or g.max_length or most(0)
+    batches = feed(
+        kit,
+        batch,
+        grows=lambda length: length + (new if decoder else length),
+        share=max(g.num_beams or 1, back),
+        left=decoder,
+        alone=alone,
+    )
+    for rows, inputs in batches:
+        width = inputs["input_ids"].shape[1]
+        ids = kit.model.generate(**inputs, **fixed, **options | _limit(kit, g, most, width))
+        written = ids[:, max(1, width) if decoder else 1 :].tolist()
+        cut += sum(not _ended(g, row) for row in written)
+        prompts = [batch_row(batch, row) if decoder else [] for row in rows]
+        for n, new in enumerate(written):
+            out[rows[n // back]].append(_text(kit.tokenizer, prompts[n // back], new))
+    if whole and cut:
+        warnings.warn(
+            f"no end was reached in {cut} of {len(texts) * back} texts, which may be cut short; "
+            f"raise max_new_tokens (--max-new-tokens)",
+            stacklevel=5,
+        )
+    return out
+
+
+def batch_row(batch: Batch, row: int) -> list[int]:
+    """The ids of a row without its padding."""
+    ids: Tensor = batch["input_ids"][row][batch["attention_mask"][row].bool()]
+    return ids.tolist()
+
+
+def _encode(kit: Kit, texts: Sequence[str], decoder: bool, special: bool, truncate: bool) -> Batch:
+    if not decoder:
+        return encode(kit, texts, limit=kit.positions, truncate=truncate)
+    batch = kit.tokenizer(texts, padding_side="left", add_special_tokens=special)
+    check_lengths(batch, texts, kit.positions, kit, "shorten it")
+    return batch
+
+
+def _limit(kit: Kit, g: GenerationConfig, most: Callable[[int], int], width: int) -> dict[str, int]:
+    """How many new tokens, where nobody has said."""
+    if g.max_new_tokens is not None or g.max_length is not None:
+        return {}
+    limit, position = most(width), kit.model.config.decoder.position  # type: ignore[union-attr]
+    if isinstance(position, Learned):  # the last token is said, not read
+        prompt = max(1, width) if isinstance(kit.model, DecoderOnlyModel) else 1
+        limit = max(1, min(limit, position.length - prompt + 1))
+    return {"max_new_tokens": limit}
+
+
+def _ended(g: GenerationConfig, row: list[int]) -> bool:
+    ends = as_tuple(g.eos_token_id)
+    return not ends or any(end in row for end in ends)
+
+
+def _text(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> str:
+    """What the new ids add to the text of the prompt, so that a space between them is kept."""
+    if not prompt:
+        return tokenizer.decode(new)
+    before, after = tokenizer.decode(prompt), tokenizer.decode([*prompt, *new])
+    return after[len(before) :] if after.startswith(before) else tokenizer.decode(new)
