@@ -8,6 +8,7 @@ from torch import nn
 
 from allformer.auditor import audit
 from allformer.core.model import build
+from allformer.families.dialect import read_config
 from tests.models import SPREAD
 
 transformers = pytest.importorskip("transformers")
@@ -95,3 +96,13 @@ def test_batch_and_heads_of_one_size():
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(24, 3, 40, batch_first=True)
     assert audit(model, "block").ok
+
+
+@pytest.mark.parametrize("name", HUGGING_FACE)
+def test_our_families_have_no_findings(name):
+    theirs, kind = hugging_face(name)
+    raw = {k: v for k, v in theirs.config.to_dict().items() if v is not None}
+    config, _ = read_config({**raw, "architectures": [type(theirs).__name__]})
+    report = audit(build(config, seed=1), kind)
+    assert report.ok, report.text()
+    assert len(report.passed) > 25
