@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from allformer.auditor import audit
+from allformer.checkpoint.load import load
 from allformer.core.model import build
 from tests.models import SPREAD
 
@@ -95,3 +96,11 @@ def test_batch_and_heads_of_one_size():
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(24, 3, 40, batch_first=True)
     assert audit(model, "block").ok
+
+
+@pytest.mark.parametrize("name", HUGGING_FACE)
+def test_our_families_have_no_findings(name, tmp_path):
+    model, kind = hugging_face(name)
+    model.save_pretrained(tmp_path)
+    report = audit(load(tmp_path), kind)
+    assert report.ok, report.text()
