@@ -52,9 +52,9 @@ def _checkpoint(path: Path) -> Any:
 
         return load_run(path, "cpu").model
     with contextlib.suppress(Exception):
-        import allformer
+        from allformer.checkpoint.load import load
 
-        return allformer.load(str(path))
+        return load(str(path))
     try:
         import transformers
     except ImportError:

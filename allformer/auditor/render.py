@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from allformer.auditor.report import Report
+from typing import Any
 
 WORDS = {
     "en": ("evidence", "why", "mend", "passed", "not applicable", "inferred", "profile", "notes",
@@ -16,7 +13,7 @@ WORDS = {
 }  # fmt: skip
 
 
-def render(report: Report, colour: bool = False, width: int = 100) -> str:
+def render(report: Any, colour: bool = False, width: int = 100) -> str:
     """The text of a report; `colour` keeps the terminal's escape codes."""
     from rich.console import Console
 
@@ -28,7 +25,7 @@ def render(report: Report, colour: bool = False, width: int = 100) -> str:
     return out.getvalue()
 
 
-def show(report: Report, console: Any) -> None:
+def show(report: Any, console: Any) -> None:
     """Print a report on a rich console."""
     from rich.padding import Padding
     from rich.panel import Panel

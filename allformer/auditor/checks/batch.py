@@ -21,7 +21,10 @@ def _heads(ctx: Context) -> int:
 def mixing(ctx: Context) -> Iterator[Finding]:
     """Change row j: row i stays; with all sizes distinct and with as many rows as heads or positions."""  # noqa: E501
     length = ctx.positions()
-    for rows in dict.fromkeys((3 if _heads(ctx) != 3 else 5, max(2, _heads(ctx)), length)):
+    sizes = [3 if _heads(ctx) != 3 else 5, max(2, _heads(ctx)), length]
+    if sum(p.numel() for p in ctx.loud.parameters()) > 3_000_000:
+        sizes.pop()  # as many rows as positions: only where that is cheap
+    for rows in dict.fromkeys(sizes):
         batch = ctx.call.batch(rows)
         keep = None
         if ctx.call.keeps:  # with padding, so that a mask that is broadcast wrongly shows

@@ -16,7 +16,7 @@ from allformer.auditor.context import MODELS, Context, NotApplicable, check
 from allformer.auditor.probe import duplicate
 from allformer.auditor.report import Finding
 
-STEPS = 6
+STEPS = 4
 RATES = (3e-4, 3e-3)
 
 
@@ -129,7 +129,7 @@ def becomes_nan(ctx: Context) -> Iterator[Finding]:
                 raise NotApplicable("nothing is trainable")
             optimiser = torch.optim.AdamW(parameters, lr=rate)
             for step in range(STEPS):
-                batch = call.batch(4, seed=step)
+                batch = call.batch(2, seed=step)
                 for group in optimiser.param_groups:
                     group["lr"] = rate * min(1.0, (step + 1) / STEPS) if warm_up else rate
                 with torch.enable_grad():
