@@ -16,7 +16,10 @@ class Cutter:
 
     def __init__(self, inner: tokenizers.Tokenizer, side: str) -> None:
         self._inner = tokenizers.Tokenizer.from_str(inner.to_str())
-        self._inner.encode_special_tokens = inner.encode_special_tokens
+        self._plain = tokenizers.Tokenizer.from_str(inner.to_str())  # puts nothing around a text
+        self._plain.post_processor = None
+        for copy in (self._inner, self._plain):
+            copy.encode_special_tokens = inner.encode_special_tokens
         self._side = side
         self._lock = Lock()
 
@@ -36,14 +39,37 @@ class Cutter:
         with self._lock:
             self._inner.no_truncation()
             self._check_room(texts, pairs, max_length, windows, options)
-            self._inner.enable_truncation(
-                max_length,
-                stride=windows or 0,
-                strategy="longest_first" if windows is None or pairs is None else "only_second",
-                direction=self._side,
-            )
             inputs = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
-            return self._inner.encode_batch(inputs, **options)
+            if windows is None:
+                self._inner.enable_truncation(max_length, direction=self._side)
+                return self._inner.encode_batch(inputs, **options)
+            encodings = self._inner.encode_batch(inputs, **options)
+            for i, encoding in enumerate(encodings):
+                if len(encoding.ids) > max_length:
+                    pair = None if pairs is None else pairs[i]
+                    encodings[i] = self._windows(texts[i], pair, max_length, windows, options)
+            return encodings
+
+    def _windows(
+        self, text: Any, pair: Any, max_length: int, shared: int, options: dict[str, bool]
+    ) -> tokenizers.Encoding:
+        """The first window, and in its `overflowing` the others.
+
+        The whole text is encoded, then cut: with a limit set beforehand `tokenizers` 0.23.2 stops
+        reading where the first window is full, and what comes after the second is lost.
+        """
+        split, special = options["is_pretokenized"], options["add_special_tokens"]
+        room = max_length
+        if special:
+            room -= self._inner.num_special_tokens_to_add(pair is not None)
+        first = self._plain.encode(text, is_pretokenized=split)
+        if pair is None:
+            first.truncate(room, stride=shared, direction=self._side)
+            return self._inner.post_process(first, None, special)
+        # Behind an empty text, so that it has a pair's token types in every window.
+        second = self._plain.encode([] if split else "", pair, is_pretokenized=split)
+        second.truncate(room - len(first.ids), stride=shared, direction=self._side)
+        return self._inner.post_process(first, second, special)
 
     def _check_room(
         self,

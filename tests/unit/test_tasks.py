@@ -196,6 +196,23 @@ def test_a_long_text_is_tagged_in_windows_each_token_once(checkpoint):  # noqa: 
         assert [(e.start, e.end) for e in tag(kit, text, join="none", overlap=overlap)] == every
 
 
+def test_windows_cover_a_passage_whole_each_as_a_pair(checkpoint):  # noqa: F811
+    tokenizer = open_kit(checkpoint("bert-qa")).tokenizer
+    passage = " ".join(tiny.LINES[:4] * 3)
+    rows = tokenizer(["who wrote?"], [passage], max_length=48, windows=12)
+    seen: list[tuple[int, int]] = []
+    for row in range(len(rows.texts)):
+        where = zip(rows.offsets(row), rows.sequence_ids(row), strict=True)
+        part = [span for span, sequence in where if sequence == 1]
+        assert not seen or seen[-12:] == part[:12]
+        seen += part[12:] if seen else part
+        length = int(rows["attention_mask"][row].sum())
+        types = rows["token_type_ids"][row, :length].tolist()
+        assert types == [0] * 5 + [1] * (length - 5)  # [CLS] who wrote ? [SEP]
+    whole = tokenizer(passage)
+    assert seen == whole.offsets(0)[1:-1]
+
+
 def test_entities_across_a_seam_are_whole():
     from allformer.tasks.entities import Token, _entities, _merge
 
