@@ -46,17 +46,20 @@ def load(
     """
     directory = find_checkpoint(path)
     raw = read_json(directory / "config.json")
-    if "is" in raw:
-        return _load_own(directory, raw, device, dtype)
     files = open_tensors(directory)
-    family = find_family(raw)
-    keys = _with_prefix(own_names(files, family.tables))
-    model_config, origin = read_config(raw, keys, architecture=architecture, ignore=ignore)
-    model = build(model_config, device="meta")
-    ops = family.weights(model_config, origin.architecture)
-    ops = [*_bridge(family, ops, files, architecture is not None), *ops]
+    if "is" in raw:
+        model = _build_own(directory, raw)
+        ops = own_map(model)
+    else:
+        family = find_family(raw)
+        model_config, origin = read_config(
+            raw, _told(files, family), architecture=architecture, ignore=ignore
+        )
+        model = build(model_config, device="meta")
+        model.origin = origin
+        ops = family.weights(model_config, origin.architecture)
+        ops = [*_bridge(family, ops, files, architecture is not None), *ops]
     model.fates = load_weights(model, ops, files, device=device, dtype=dtype)
-    model.origin = origin
     if (directory / GENERATION).is_file():
         model.generation = read_json(directory / GENERATION)
     return model.eval()
@@ -68,10 +71,10 @@ def read_config_of(path: Path) -> Any:
     if "is" in raw:
         return from_dict(raw)
     try:
-        keys = set(open_tensors(path.parent))
+        keys = _told(open_tensors(path.parent), find_family(raw))
     except CheckpointError:
         keys = set()  # a config.json alone: what it leaves open is as the family has it
-    return read_config(raw, _with_prefix(keys))[0]
+    return read_config(raw, keys)[0]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -94,22 +97,16 @@ def own_map(model: torch.nn.Module) -> WeightMap:
     return [Same(name, name) for name in own_state(model)]
 
 
-def _load_own(
-    directory: Path, raw: dict[str, Any], device: torch.device | str, dtype: torch.dtype | None
-) -> AnyModel:
+def _build_own(directory: Path, raw: dict[str, Any]) -> AnyModel:
     try:
-        model = build(from_dict(raw), device="meta")
+        return build(from_dict(raw), device="meta")
     except ConfigError as error:
         raise CheckpointError(f"{directory / 'config.json'}: {error}") from None
-    files = open_tensors(directory)
-    model.fates = load_weights(model, own_map(model), files, device=device, dtype=dtype)
-    if (directory / GENERATION).is_file():
-        model.generation = read_json(directory / GENERATION)
-    return model.eval()
 
 
-def _with_prefix(keys: set[str]) -> set[str]:
-    """The names with and without their first part, for readers that look for one."""
+def _told(files: TensorFiles, family: Family) -> set[str]:
+    """The names that tell a reader something, with and without their first part."""
+    keys = own_names(files, family.tables)
     return keys | {key.split(".", 1)[-1] for key in keys}
 
 

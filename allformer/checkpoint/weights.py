@@ -9,12 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from allformer.checkpoint.transfer import own_state
 from allformer.errors import CheckpointError
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write the parameters; the file appears whole or not at all."""
-    write_tensors({name: p.detach() for name, p in model.named_parameters()}, path)
+    """Write parameters and stored buffers; the file appears whole or not at all."""
+    write_tensors({name: x.detach() for name, x in own_state(model).items()}, path)
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
@@ -48,8 +49,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 @torch.no_grad()
 def put_weights(model: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """Copy tensors into a model's parameters by name, all or nothing."""
-    parameters = dict(model.named_parameters())
+    """Copy tensors into a model's parameters and buffers by name, all or nothing."""
+    parameters = own_state(model)
     missing = sorted(parameters.keys() - tensors.keys())
     unexpected = sorted(tensors.keys() - parameters.keys())
     wrong = [

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.convert import DTYPES
 from allformer.errors import AllformerError
+
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 
 Model = Annotated[str, typer.Argument(help="A checkpoint: a directory or a hub id.")]
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; else --file or standard input.")]
@@ -26,14 +27,18 @@ Truncate = Annotated[bool, typer.Option(help="Cut texts that are too long for th
 
 def open_model(model: str, device: str | None, dtype: str | None, *, head: bool = True) -> Any:
     """The kit of a verb's MODEL."""
-    import torch
-
     from allformer.tasks.kit import open_kit
 
-    if dtype is not None and dtype not in DTYPES:
-        raise AllformerError(f"--dtype {dtype} is not known; try {', '.join(DTYPES)}")
-    wide = None if dtype is None else getattr(torch, DTYPES[dtype])
-    return open_kit(model, device=device, dtype=wide, head=head)
+    return open_kit(model, device=device, dtype=pick_dtype(dtype), head=head)
+
+
+def pick_dtype(name: str | None) -> Any:
+    """torch's dtype for what `--dtype` says."""
+    import torch
+
+    if name is not None and name not in DTYPES:
+        raise AllformerError(f"--dtype {name} is not known; try {', '.join(DTYPES)}")
+    return None if name is None else getattr(torch, DTYPES[name])
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from allformer.cli.common import pick_dtype, say
 from allformer.errors import AllformerError
-
-DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 
 
 def convert(
@@ -33,22 +31,18 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate.")] = False,
 ) -> None:
     """Write a checkpoint in another layout, dtype or cut, and certify that it is the same model."""
-    import torch
-
     from allformer.checkpoint.convert import CERTIFICATE
     from allformer.checkpoint.convert import convert as run_convert
 
-    if dtype is not None and dtype not in DTYPES:
-        raise AllformerError(f"--dtype {dtype} is not known; try {', '.join(DTYPES)}")
     certificate = run_convert(
         source,
         target,
         family=family,
-        dtype=None if dtype is None else getattr(torch, DTYPES[dtype]),
+        dtype=pick_dtype(dtype),
         max_shard_bytes=_bytes(max_shard_size),
         tokenizer=tokenizer,
         run=run,
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
+        tell=say,
     )
     if as_json:
         print(json.dumps(certificate, ensure_ascii=False))

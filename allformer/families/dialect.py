@@ -15,7 +15,7 @@ from allformer.families import FAMILIES
 from allformer.families.family import Family, NotThisFamily, Origin, architecture_of
 from allformer.families.fields import Fields
 from allformer.families.pieces import write_labels
-from allformer.families.weights import Weight, WeightMap
+from allformer.families.weights import Weight, WeightMap, names_of
 
 
 def find_family(raw: Mapping[str, Any]) -> Family:
@@ -114,12 +114,7 @@ def _write_as(
 
 def file_keys(ops: WeightMap) -> set[str]:
     """The names that a weight map writes."""
-    keys: set[str] = set()
-    for op in ops:
-        if isinstance(op, Weight):
-            names = op.theirs if isinstance(op.theirs, tuple) else (op.theirs,)
-            keys.update(name if isinstance(name, str) else name.theirs for name in names)
-    return keys
+    return {name for op in ops if isinstance(op, Weight) for name in names_of(op)}
 
 
 def _difference(ours: Any, theirs: Any, where: str = "") -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -39,6 +38,7 @@ from transformers import (
 )
 
 import allformer as af
+from allformer.checkpoint.load import read_config_of
 from allformer.config import LMHead
 from allformer.core.position import sinusoid
 from allformer.errors import CheckpointError
@@ -47,7 +47,7 @@ from allformer.families.original import BOS, EOS, PAD, transformer
 from allformer.generate.search import search
 from tests.models import loud, right_padding
 from tests.parity import zoo
-from tests.parity.zoo import Case
+from tests.parity.zoo import Case, rewrite
 
 # Odd sizes, unequal depths, heads and widths: no two axes can be confused.
 FAIRSEQ = {
@@ -460,16 +460,6 @@ def test_bart_has_three_labels_where_nothing_is_said_and_two_are_written_out():
         assert BartConfig(**write_config(two, known)[0]).id2label == {0: "no", 1: "yes"}
 
 
-def rewrite(path: Path, again: Path, change: Any, fields: dict[str, Any] | None = None) -> Path:
-    """A copy of a checkpoint with its tensors (and config) changed."""
-    again.mkdir()
-    config = json.loads((path / "config.json").read_text())
-    (again / "config.json").write_text(json.dumps({**config, **(fields or {})}))
-    tensors = change(zoo.files_of(path))
-    save_file({k: v.contiguous() for k, v in tensors.items()}, again / "model.safetensors")
-    return again
-
-
 def aliased(base: str, *more: str) -> Any:
     """As `.bin` files have it: each name of the tied table."""
     names = [f"{base}encoder.embed_tokens.weight", f"{base}decoder.embed_tokens.weight", *more]
@@ -487,6 +477,7 @@ def aliased(base: str, *more: str) -> Any:
 def test_files_with_every_name_of_a_tied_table_are_tied(name, base, written, tmp_path):
     path = rewrite(written[name], tmp_path / "old", aliased(base, "lm_head.weight"))
     assert af.load(path).config == af.load(written[name]).config
+    assert read_config_of(path / "config.json") == af.load(path).config, "what `info` counts"
     check_forward(name, "right", path)
     one = rewrite(
         path,

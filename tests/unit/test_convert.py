@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import warnings
 from pathlib import Path
@@ -62,6 +63,17 @@ def test_the_same_layout_again_is_the_same_bytes_and_certified(gpt2, tmp_path):
         assert certificate[side]["files"].keys() == {"config.json", "model.safetensors"}
         assert certificate[side]["files"]["config.json"] == module.sha256(path / "config.json")
     assert (tmp_path / "out" / "generation_config.json").read_text() == '{"eos_token_id": 3}'
+
+
+def test_the_folders_of_sentence_transformers_go_along(gpt2, tmp_path):
+    source = tmp_path / "in"
+    shutil.copytree(gpt2, source)
+    for folder in ("1_Pooling", "2_Dense"):
+        (source / folder).mkdir()
+        (source / folder / "config.json").write_text("{}")
+    convert(source, tmp_path / "out", run=False)
+    assert (tmp_path / "out" / "1_Pooling" / "config.json").is_file()
+    assert (tmp_path / "out" / "2_Dense" / "config.json").is_file()
 
 
 def test_our_own_layout_and_back_changes_no_bit(gpt2, tmp_path):

@@ -240,3 +240,11 @@ def test_a_damaged_config_is_named(run, text):
     with pytest.raises(CheckpointError, match=r"config\.json: config is ") as refused:
         load_run(run)
     assert str(run) in str(refused.value)
+
+
+def test_stored_numbers_that_are_not_trained_are_kept_too(tmp_path):
+    model, other = (loud(SPREAD["encoder narrow"], seed) for seed in (1, 2))
+    model.head.offset.copy_(torch.arange(37.0))
+    save_weights(model, tmp_path / "model.safetensors")
+    load_weights(other, tmp_path / "model.safetensors")
+    assert torch.equal(other.head.offset, model.head.offset)
