@@ -146,10 +146,7 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
         group, place = i % groups, inner - 1 - i // groups
         theirs = f"{base}encoder.albert_layer_groups.{group}.albert_layers.{place}"
         ops += encoder.layer(f"encoder.layers.{i}", theirs, stack.blocks[0], stack.dim, LAYER)
-    if model.pool is not None:
-        ops += pieces.dense("pool.dense", f"{base}pooler")
-    else:
-        ops.append(encoder.no_pooler(base))
+    ops += encoder.pooler(model, base, "pooler")
     if isinstance(head, LMHead | PretrainHead):
         words, ours = (head, "head") if isinstance(head, LMHead) else (head.words, "head.words")
         table = f"{base}embeddings.word_embeddings.weight"
@@ -158,10 +155,8 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
         ops.append(Ignored(r"sop_classifier\..*", "the sentence-order head"))
     elif kind == "pretrain":
         ops += pieces.dense("head.pair.out", "sop_classifier.classifier")
-    elif kind in ("class", "token"):
-        ops += pieces.dense("head.out", "classifier")
-    elif kind == "span":
-        ops += pieces.dense("head.out", "qa_outputs")
+    else:
+        ops += pieces.small_head(kind)
     return ops
 
 

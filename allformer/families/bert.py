@@ -92,10 +92,7 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     for i, block in enumerate(stack.blocks):
         ours, theirs = f"encoder.layers.{i}", f"{base}encoder.layer.{i}"
         ops += encoder.layer(ours, theirs, block, stack.dim, encoder.BERT_LAYER)
-    if model.pool is not None:
-        ops += pieces.dense("pool.dense", f"{base}pooler.dense")
-    else:
-        ops.append(encoder.no_pooler(base))
+    ops += encoder.pooler(model, base, "pooler.dense")
     if isinstance(head, LMHead | PretrainHead):
         words, ours = (head, "head") if isinstance(head, LMHead) else (head.words, "head.words")
         ops += encoder.words(
@@ -108,10 +105,8 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
         ops += pieces.dense("head.pair.out", "cls.seq_relationship")
     elif architecture == "BertForNextSentencePrediction":
         ops += pieces.dense("head.out", "cls.seq_relationship")
-    elif kind in ("class", "token"):
-        ops += pieces.dense("head.out", "classifier")
-    elif kind == "span":
-        ops += pieces.dense("head.out", "qa_outputs")
+    else:
+        ops += pieces.small_head(kind)
     return ops
 
 

@@ -179,3 +179,10 @@ def words(ours: str, head: LMHead, theirs: str, dense: str, norm: str, table: st
 def no_pooler(base: str) -> Ignored:
     """Files that were made from a bigger model have one nevertheless."""
     return Ignored(re.escape(base) + r"pooler\..*", "its head reads no pooler")
+
+
+def pooler(model: EncoderOnly, base: str, theirs: str) -> list[Op]:
+    """The pooler's layer, or what to make of one that no head reads."""
+    if model.pool is None:
+        return [no_pooler(base)]
+    return pieces.dense("pool.dense", f"{base}{theirs}")

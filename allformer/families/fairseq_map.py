@@ -47,8 +47,7 @@ def _tables(model: EncoderDecoder, base: str) -> list[Op]:
         ops += [Ignored(shared.replace(".", r"\."), "encoder and decoder have their own tables")]
     head = model.head
     if isinstance(head, LMHead):
-        tied = Alias(pieces.TABLES[3], shared if model.shared else decoder)
-        ops.append(tied if head.tied else Same("head.table.weight", pieces.TABLES[3]))
+        ops.append(pieces.output(head, shared if model.shared else decoder))
         if head.offset:
             shape = (1, model.decoder.source.vocab)
             ops.append(Reshaped("head.offset", "final_logits_bias", shape))

@@ -24,7 +24,7 @@ from allformer.config import (
 from allformer.families import activation, pieces
 from allformer.families.family import Family, expect, head_kind, one
 from allformer.families.fields import Fields
-from allformer.families.weights import Alias, Ignored, Op, Same, WeightMap
+from allformer.families.weights import Ignored, Op, Same, WeightMap
 
 ARCHITECTURES = {
     "GPT2LMHeadModel": "words",
@@ -165,17 +165,8 @@ def weights(model: DecoderOnly, architecture: str) -> WeightMap:
     ops += pieces.dense("decoder.final_norm", f"{base}ln_f")
     ops.append(Ignored(r".*\.attn\.(masked_)?bias", "the causal mask, stored by old versions"))
     if isinstance(model.head, LMHead):
-        if model.head.tied:
-            ops.append(Alias("lm_head.weight", f"{base}wte.weight"))
-        else:
-            ops.append(Same("head.table.weight", "lm_head.weight"))
-    elif kind == "class":
-        ops += pieces.dense("head.out", "score", bias=False)
-    elif kind == "token":
-        ops += pieces.dense("head.out", "classifier")
-    elif kind == "span":
-        ops += pieces.dense("head.out", "qa_outputs")
-    return ops
+        ops.append(pieces.output(model.head, f"{base}wte.weight"))
+    return ops + pieces.small_head(kind, "score", bias=False)
 
 
 FAMILY = Family("gpt2", PRESETS, ARCHITECTURES, read, write, weights, prefix="transformer.")

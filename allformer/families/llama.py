@@ -25,7 +25,7 @@ from allformer.core.rotary import frequencies
 from allformer.families import activation, pieces, rope
 from allformer.families.family import Family, expect, head_kind, one
 from allformer.families.fields import Fields
-from allformer.families.weights import Alias, Derived, Op, Same, WeightMap
+from allformer.families.weights import Derived, Op, Same, WeightMap
 
 ARCHITECTURES = {
     "LlamaForCausalLM": "words",
@@ -172,15 +172,8 @@ def weights(model: DecoderOnly, architecture: str) -> WeightMap:
         ops.append(Derived(stored, lambda: frequencies(rotary, size), tolerance=1e-2))
     ops.append(Same("decoder.final_norm.weight", f"{base}norm.weight"))
     if isinstance(model.head, LMHead):
-        if model.head.tied:
-            ops.append(Alias("lm_head.weight", f"{base}embed_tokens.weight"))
-        else:
-            ops.append(Same("head.table.weight", "lm_head.weight"))
-    elif kind in ("class", "token"):
-        ops += pieces.dense("head.out", "score", bias=kind == "token")
-    elif kind == "span":
-        ops += pieces.dense("head.out", "qa_outputs")
-    return ops
+        ops.append(pieces.output(model.head, f"{base}embed_tokens.weight"))
+    return ops + pieces.small_head(kind, "score", "score", bias=False)
 
 
 FAMILY = Family("llama", PRESETS, ARCHITECTURES, read, write, weights, prefix="model.")

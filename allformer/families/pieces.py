@@ -7,7 +7,7 @@ from typing import Any
 
 from allformer import config
 from allformer.families.fields import Fields
-from allformer.families.weights import Op, Same, Stacked, Transposed
+from allformer.families.weights import Alias, Op, Same, Stacked, Transposed
 
 # The tables that are one where a model is tied, by transformers' names.
 TABLES = (
@@ -65,6 +65,19 @@ def attention(
 def has(keys: Collection[str], name: str) -> bool:
     """Whether a file has a tensor of that name, with or without a prefix."""
     return any(f".{key}".endswith(f".{name}") for key in keys)
+
+
+def output(head: config.LMHead, table: str, theirs: str = "lm_head.weight") -> Op:
+    """The output matrix: a second name of the embedding's `table`, or one of its own."""
+    return Alias(theirs, table) if head.tied else Same("head.table.weight", theirs)
+
+
+def small_head(
+    kind: str, classes: str = "classifier", tags: str = "classifier", bias: bool = True
+) -> list[Op]:
+    """The one layer of a head that classifies texts (`bias` or not) or tokens, or finds answers."""
+    names = {"class": classes, "token": tags, "span": "qa_outputs"}
+    return dense("head.out", names[kind], bias or kind != "class") if kind in names else []
 
 
 def class_head(

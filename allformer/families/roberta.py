@@ -83,20 +83,15 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     for i, block in enumerate(stack.blocks):
         ours, theirs = f"encoder.layers.{i}", f"{base}encoder.layer.{i}"
         ops += encoder.layer(ours, theirs, block, stack.dim, encoder.BERT_LAYER)
-    if model.pool is not None:
-        ops += pieces.dense("pool.dense", f"{base}pooler.dense")
-    else:
-        ops.append(encoder.no_pooler(base))
+    ops += encoder.pooler(model, base, "pooler.dense")
     if isinstance(model.head, LMHead):
         table = f"{base}embeddings.word_embeddings.weight"
         ops += encoder.words("head", model.head, "lm_head", "dense", "layer_norm", table)
     elif kind == "class":
         ops += pieces.dense("head.dense", "classifier.dense")
         ops += pieces.dense("head.out", "classifier.out_proj")
-    elif kind == "token":
-        ops += pieces.dense("head.out", "classifier")
-    elif kind == "span":
-        ops += pieces.dense("head.out", "qa_outputs")
+    else:
+        ops += pieces.small_head(kind)
     return ops
 
 

@@ -25,8 +25,7 @@ def weights(model: EncoderDecoder | EncoderOnly, architecture: str) -> WeightMap
     else:
         ops.append(Ignored(r"decoder\..*", "the decoder of a whole T5"))
     if isinstance(head, LMHead):
-        tied = Alias("lm_head.weight", shared)
-        ops.append(tied if head.tied else Same("head.table.weight", "lm_head.weight"))
+        ops.append(pieces.output(head, shared))
     elif isinstance(head, ClassHead) and head.dense is not None:
         ops += pieces.dense("head.dense", "classification_head.dense")
         ops += pieces.dense("head.out", "classification_head.out_proj")
