@@ -21,7 +21,7 @@ from allformer.auditor.calls import Batch
 from allformer.auditor.checks.cache import cached_outputs
 from allformer.auditor.checks.dropout import DROPOUTS
 from allformer.auditor.context import Context, NotApplicable
-from allformer.auditor.probe import distance, duplicate, guarded, scale_of
+from allformer.auditor.probe import distance, duplicate, guarded, part_outputs, scale_of
 from allformer.auditor.watch import Inject
 
 EXACT = 1e-5  # in fp32, relative to the outputs' size
@@ -101,26 +101,6 @@ def _row(name: str, test: Callable[[Context], Pair], ctx: Context) -> Row:
     return Row(name, "same" if same else "differs", gap, limit, "" if same else begins)
 
 
-def _parts(module: nn.Module, run: Callable[[], Any]) -> list[tuple[str, Tensor]]:
-    """The outputs of all parts, in the order in which they end."""
-    kept: list[tuple[str, Tensor]] = []
-    hooks = []
-    for name, m in module.named_modules():
-
-        def look(_m: Any, _a: Any, out: Any, name: str = name) -> None:
-            first = out[0] if isinstance(out, tuple) and out else out
-            if isinstance(first, Tensor) and first.is_floating_point() and name:
-                kept.append((name, first.detach()))
-
-        hooks.append(m.register_forward_hook(look))
-    try:
-        run()
-    finally:
-        for h in hooks:
-            h.remove()
-    return kept
-
-
 def _first(
     one: list[tuple[str, Tensor]], two: list[tuple[str, Tensor]], limit: float, pick: Any
 ) -> str:
@@ -134,8 +114,8 @@ def _first(
 def _batch_single(ctx: Context) -> Pair:
     batch = ctx.call.batch(3)
     single = Batch(batch.x[:1], source=None if batch.source is None else batch.source[:1])
-    many = _parts(ctx.loud, lambda: ctx.run(batch))
-    few = _parts(ctx.loud, lambda: ctx.run(single))
+    many = part_outputs(ctx.loud, lambda: ctx.run(batch))
+    few = part_outputs(ctx.loud, lambda: ctx.run(single))
     axis = 1 if ctx.call.time_first else 0
     begins = _first(
         many,
@@ -170,8 +150,8 @@ def _padding(ctx: Context, left: bool) -> Pair:
     def real(t: Tensor) -> Tensor | None:
         return t[:, start : start + n] if t.ndim == 3 and t.shape[1] == n + PADS else None
 
-    wide = _parts(ctx.loud, lambda: ctx.run(padded))
-    short = _parts(ctx.loud, lambda: ctx.run(plain))
+    wide = part_outputs(ctx.loud, lambda: ctx.run(padded))
+    short = part_outputs(ctx.loud, lambda: ctx.run(plain))
     out = ctx.run(padded)
     out = out[:, start : start + n] if out.ndim == 3 else out
     return out, ctx.run(plain), EXACT, _first(wide, short, EXACT, real)
@@ -181,14 +161,14 @@ def _kernels(ctx: Context) -> Pair:
     batch = ctx.call.batch(2)
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
         torch.backends.mha.set_fastpath_enabled(True)
-        fast, parts = ctx.run(batch), _parts(ctx.loud, lambda: ctx.run(batch))
+        fast, parts = ctx.run(batch), part_outputs(ctx.loud, lambda: ctx.run(batch))
         torch.backends.mha.set_fastpath_enabled(False)
 
     def by_formula() -> Tensor:
         with Inject({}):  # the mathematical kernel, operator by operator
             return ctx.run(batch)
 
-    plain = _parts(ctx.loud, by_formula)
+    plain = part_outputs(ctx.loud, by_formula)
     return fast, by_formula(), EXACT, _first(parts, plain, EXACT, lambda t: t)
 
 
@@ -223,8 +203,8 @@ def _train_mode(ctx: Context) -> Pair:
     with torch.no_grad():
         train = call(twin, batch).main
     begins = _first(
-        _parts(twin, lambda: call(twin, batch)),
-        _parts(ctx.loud, lambda: ctx.run(batch)),
+        part_outputs(twin, lambda: call(twin, batch)),
+        part_outputs(ctx.loud, lambda: ctx.run(batch)),
         EXACT,
         lambda t: t,
     )

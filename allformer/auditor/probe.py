@@ -11,7 +11,7 @@ import copy
 import io
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -123,3 +123,23 @@ def scale_of(x: Tensor) -> float:
     """The size of a tensor's numbers, never 0."""
     finite = x.double()[torch.isfinite(x)]
     return float(finite.abs().max()) + 1e-30 if finite.numel() else 1.0
+
+
+def part_outputs(module: nn.Module, run: Callable[[], Any]) -> list[tuple[str, Tensor]]:
+    """The outputs of all parts, in the order in which they end."""
+    kept: list[tuple[str, Tensor]] = []
+    hooks = []
+    for name, m in module.named_modules():
+
+        def look(_m: Any, _a: Any, out: Any, name: str = name) -> None:
+            first = out[0] if isinstance(out, tuple) and out else out
+            if isinstance(first, Tensor) and first.is_floating_point() and name:
+                kept.append((name, first.detach()))
+
+        hooks.append(m.register_forward_hook(look))
+    try:
+        run()
+    finally:
+        for h in hooks:
+            h.remove()
+    return kept

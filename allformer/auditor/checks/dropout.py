@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from allformer.auditor.context import PARTS, Context, check
-from allformer.auditor.probe import distance, duplicate, scale_of
+from allformer.auditor.probe import distance, duplicate, part_outputs, scale_of
 from allformer.auditor.report import Finding
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
@@ -52,24 +52,7 @@ def in_eval(ctx: Context) -> Iterator[Finding]:
 
 
 def _where(ctx: Context, batch: Any) -> str:
-    runs = []
-    for _ in range(2):
-        kept: list[tuple[str, Any]] = []
-        hooks = []
-        for name, m in ctx.loud.named_modules():
-
-            def look(_m: Any, _a: Any, out: Any, name: str = name, kept: Any = kept) -> None:
-                first = out[0] if isinstance(out, tuple) and out else out
-                if isinstance(first, torch.Tensor) and first.is_floating_point():
-                    kept.append((name, first.detach()))
-
-            hooks.append(m.register_forward_hook(look))
-        try:
-            ctx.run(batch)
-        finally:
-            for h in hooks:
-                h.remove()
-        runs.append(kept)
+    runs = [part_outputs(ctx.loud, lambda: ctx.run(batch)) for _ in range(2)]
     for (name, a), (_, b) in zip(*runs, strict=False):
         if a.shape == b.shape and distance(a, b) > 1e-9 * scale_of(a):
             return name

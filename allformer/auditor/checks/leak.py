@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from allformer.auditor.context import Context, NotApplicable, check
-from allformer.auditor.probe import distance, scale_of
+from allformer.auditor.probe import distance, part_outputs, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
 
@@ -128,24 +127,12 @@ def _where(ctx: Context, j: int, t: int) -> str:
     """The first part whose output at t moves with token j though its input there did not."""
     x = ctx.one.x.clone()
     x[:, j] = ctx.call.other(x)[:, j]
-    runs = []
-    for batch in (ctx.one, replace(ctx.one, x=x)):
-        kept: list[tuple[str, Tensor]] = []
-        hooks = []
-        for name, m in ctx.loud.named_modules():
-
-            def look(_m: Any, _a: Any, out: Any, name: str = name, kept: Any = kept) -> None:
-                first = out[0] if isinstance(out, tuple) and out else out
-                if isinstance(first, Tensor) and first.is_floating_point() and first.ndim == 3:
-                    kept.append((name, first.detach()))
-
-            hooks.append(m.register_forward_hook(look))
-        try:
-            ctx.run(batch)
-        finally:
-            for h in hooks:
-                h.remove()
-        runs.append(kept)
+    changed = replace(ctx.one, x=x)
+    both = [
+        part_outputs(ctx.loud, lambda batch=batch: ctx.run(batch))  # type: ignore[misc]
+        for batch in (ctx.one, changed)
+    ]
+    runs = [[(name, out) for name, out in run if out.ndim == 3] for run in both]
     n = x.shape[1]
     for (name, a), (_, b) in zip(*runs, strict=False):
         axis = 0 if ctx.call.time_first else 1

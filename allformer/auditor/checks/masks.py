@@ -13,7 +13,7 @@ from torch import Tensor
 from allformer.auditor.calls import Batch
 from allformer.auditor.checks.leak import allowed
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
-from allformer.auditor.probe import distance, duplicate, scale_of
+from allformer.auditor.probe import distance, duplicate, part_outputs, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
 
@@ -168,22 +168,8 @@ def _all_padding(ctx: Context, batch: Batch, keep: Tensor) -> None:
 
 
 def _nan_at(ctx: Context, batch: Batch) -> str:
-    found: list[str] = []
-    hooks = []
-    for name, m in ctx.loud.named_modules():
-
-        def look(_m: Any, _a: Any, out: Any, name: str = name) -> None:
-            first = out[0] if isinstance(out, tuple) and out else out
-            if not found and isinstance(first, Tensor) and not bool(torch.isfinite(first).all()):
-                found.append(name)
-
-        hooks.append(m.register_forward_hook(look))
-    try:
-        ctx.run(batch)
-    finally:
-        for h in hooks:
-            h.remove()
-    return found[0] if found else ""
+    outs = part_outputs(ctx.loud, lambda: ctx.run(batch))
+    return next((name for name, out in outs if not bool(torch.isfinite(out).all())), "")
 
 
 @check("mask.fp16", kinds=PARTS)
