@@ -78,11 +78,7 @@ each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> dict[str, Path]:
     """Each case as transformers writes it."""
-    root = tmp_path_factory.mktemp("decoders")
-    return {
-        name: zoo.on_disk(zoo.oracle(case), root / name.replace(" ", "-"))
-        for name, case in BY_NAME.items()
-    }
+    return zoo.write_all(CASES, tmp_path_factory.mktemp("decoders"))
 
 
 def check_forward(name: str, side: str, path: Path) -> None:

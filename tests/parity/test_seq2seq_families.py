@@ -140,11 +140,7 @@ each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> dict[str, Path]:
     """Each case as transformers writes it."""
-    root = tmp_path_factory.mktemp("seq2seq")
-    return {
-        name: zoo.on_disk(zoo.oracle(case), root / name.replace(" ", "-"))
-        for name, case in BY_NAME.items()
-    }
+    return zoo.write_all(CASES, tmp_path_factory.mktemp("seq2seq"))
 
 
 def oracle(case: Case) -> Any:

@@ -119,6 +119,11 @@ def on_disk(model: Any, path: Path) -> Path:
     return path
 
 
+def write_all(cases: list[Case], root: Path) -> dict[str, Path]:
+    """Each case as transformers writes it, by its name."""
+    return {case.name: on_disk(oracle(case), root / case.name.replace(" ", "-")) for case in cases}
+
+
 def batch(case: Case, theirs: Any, side: str, seed: int = 1) -> dict[str, Tensor]:
     """Ragged inputs, padded on one side, with everything that the model takes."""
     make = torch.Generator().manual_seed(seed)
