@@ -14,6 +14,7 @@ from allformer.core.feed import ACT
 from allformer.core.linear import Linear
 from allformer.core.loss import linear_cross_entropy
 from allformer.core.norm import make_norm
+from allformer.core.product import product
 from allformer.core.stack import Embedding
 from allformer.core.taps import tap
 from allformer.errors import ConfigError
@@ -43,7 +44,7 @@ class VocabHead(nn.Module):
         """… dim → … vocab"""
         hidden = self.prepare(hidden)
         bias = self.addend(hidden.dtype)
-        return F.linear(hidden, self.table.weight.to(hidden.dtype), bias)
+        return product(hidden, self.table.weight.to(hidden.dtype), bias)
 
     def prepare(self, hidden: Tensor) -> Tensor:
         """What meets the output matrix."""

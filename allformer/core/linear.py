@@ -8,8 +8,9 @@ autocast list.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from allformer.core.product import product
 
 
 class Linear(nn.Linear):
@@ -17,7 +18,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias)
+        return product(x, self.weight.to(x.dtype), bias)
 
 
 class Fused(Linear):

@@ -1,0 +1,64 @@
+"""x Wᵀ + b, by the faster of torch's two CPU kernels.
+
+On a CPU in fp32 torch hands matrix products to MKL, which is at home on Intel's processors. On
+AMD's, oneDNN, which is inside torch as well, is faster for all but small matrices (docs/results.md,
+"One matrix product on a CPU"), but its operator has no derivative and is unknown to transforms. So
+it serves there where only the result is wanted.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+LARGE = 1 << 19  # weights from which oneDNN wins: below, what calling it costs is not won back
+MANY = 16  # rows: for fewer, MKL's one thread is no slower when the other cores are busy
+
+
+def _find_onednn() -> Any:
+    """The operator that `torch.compile` itself uses, or None where it is missing or no gain."""
+    if not torch._C._has_mkldnn or "AuthenticAMD" not in _processor():
+        return None
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+def _processor() -> str:
+    """What the system says of the first core; on Windows the vendor is in `platform.processor`."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            return file.read(1024)
+    except OSError:
+        return platform.processor()
+
+
+_onednn = _find_onednn()
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x … K, weight N K, bias N → … N, all of one dtype."""
+    large = weight.numel() >= LARGE and x.numel() >= MANY * weight.shape[1]
+    if large and _onednn is not None and _only_result(x, weight):
+        out: Tensor = _onednn(x, weight, bias, "none", [], "")
+        return out
+    return F.linear(x, weight, bias)
+
+
+def _only_result(x: Tensor, weight: Tensor) -> bool:
+    """True for plain fp32 on a CPU when nobody differentiates, transforms, compiles or watches."""
+    return (
+        x.dtype == weight.dtype == torch.float32
+        and x.device.type == "cpu"
+        and type(x) is Tensor
+        and type(weight) in (Tensor, nn.Parameter)  # not quantised, sharded, fake, …
+        and not torch.is_grad_enabled()
+        and forward_ad._current_level < 0
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+        and torch._C._get_mkldnn_enabled()
+    )

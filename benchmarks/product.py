@@ -1,0 +1,59 @@
+"""One matrix product on a CPU in fp32: torch's own choice (`F.linear`) against `core.product`.
+
+    python benchmarks/product.py [--threads 2]
+
+Both get the same matrices; runs alternate in blocks and the best of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from allformer.core.product import product
+
+SIZES = ((512, 512), (512, 2048), (768, 768), (768, 2304), (768, 3072), (3072, 768), (768, 30_522))
+ROWS = (1, 16, 64, 256, 2048)
+
+
+def best(run: Callable[[], Tensor], seconds: float) -> float:
+    run()
+    least, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        run()
+        least = min(least, time.perf_counter() - begin)
+    return least
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a block")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    print(f"{'inputs × outputs':>18}{'rows':>7}{'F.linear':>12}{'product':>12}")
+    with torch.inference_mode():
+        for inputs, outputs in SIZES:
+            weight, bias = torch.randn(outputs, inputs) / inputs**0.5, torch.randn(outputs)
+            for rows in ROWS:
+                x = torch.randn(rows, inputs)
+                runs = (lambda: F.linear(x, weight, bias), lambda: product(x, weight, bias))  # noqa: B023
+                theirs, ours = (
+                    min(times)
+                    for times in zip(
+                        *([best(run, args.seconds) for run in runs] for _ in range(3)), strict=True
+                    )
+                )
+                size = f"{inputs} × {outputs}"
+                took = f"{1e3 * theirs:9.3f} ms{1e3 * ours:9.3f} ms   {theirs / ours:.2f} ×"
+                print(f"{size:>18}{rows:7}{took}")
+
+
+if __name__ == "__main__":
+    main()
