@@ -38,6 +38,11 @@ class Batch:
     source_keep: Tensor | None = None
     documents: Tensor | None = None
 
+    @property
+    def inputs(self) -> list[Tensor]:
+        """x, and the source if there is one."""
+        return [self.x] if self.source is None else [self.x, self.source]
+
 
 @dataclass
 class Out:

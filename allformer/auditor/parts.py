@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from allformer.auditor.checks.positions import not_toeplitz
 from allformer.auditor.checks.tables import plain_tensors
-from allformer.auditor.infer import _widths
+from allformer.auditor.infer.first_run import widths
 from allformer.auditor.probe import distance, duplicate, make_loud, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.sinusoid import judge
@@ -76,9 +76,9 @@ def _follows(module: nn.Module, value: Tensor) -> bool:
 
 def _table(twin: Any, report: Any) -> tuple[Tensor | str | None, str]:
     """(T, D), or words about the batch axis, or None if it is no table."""
-    widths = [p.shape[-1] for p in (*_tensors(twin),) if p.ndim >= 2]
-    widths += _widths(twin)[:4] if isinstance(twin, nn.Module) else []
-    for width in dict.fromkeys([*widths, 32, 16, 64]):
+    likely = [p.shape[-1] for p in _tensors(twin) if p.ndim >= 2]
+    likely += widths(twin)[:4] if isinstance(twin, nn.Module) else []
+    for width in dict.fromkeys([*likely, 32, 16, 64]):
         x = _normal(3, LENGTH, width)
         out = _try(twin, x)
         if out is None or out.shape != x.shape:
@@ -210,7 +210,7 @@ def _judge_rotation(a: Tensor, b: Tensor, q: Tensor) -> Iterator[Finding]:
 def feed(module: Any, state: Any) -> Iterator[Finding]:
     """A feed-forward layer works on each position of each row by itself."""
     twin = make_loud(duplicate(module).double().eval(), 1)
-    for width in _widths(twin):
+    for width in widths(twin):
         x = _normal(3, 7, width).double()
         out = _try(twin, x)
         if out is None or out.shape[:2] != x.shape[:2]:
