@@ -19,7 +19,7 @@ class Bug:
     pad: int | None = None
 
 
-HAND = ("separate", "fused")  # what nn.MultiheadAttention does not let one get wrong
+HAND = ("separate", "fused", "einsum")  # what nn.MultiheadAttention does not let one get wrong
 ROTARY = (("positions", "rotary"),)
 
 # Sinusoids are learned to be read slowest: their bugs are shown where the task is easiest.
@@ -59,7 +59,7 @@ BUGS = (
     Bug("pad_inverted", "decoder", "mask.inverted", "masked_fill(attention_mask == 1, -inf)", "masked_fill(attention_mask == 0, -inf)"),  # noqa: E501
     Bug("cross_mask", "seq2seq", "cross.mask", "cross(x, memory)", "cross(x, memory, source_keep)"),
     Bug("cross_unread", "seq2seq", "cross.unread", "cross(x, x)", "cross(x, memory)"),
-    Bug("batch_first", "encoder", "batch.mixing", "nn.MultiheadAttention(C, H)", "nn.MultiheadAttention(C, H, batch_first=True)", ("mha",)),  # noqa: E501
+    Bug("batch_first", "encoder", "batch.mixing", "nn.MultiheadAttention(C, H)", "nn.MultiheadAttention(C, H, batch_first=True)", ("mha", "separate", "fused")),  # noqa: E501
     Bug("no_residual", "encoder", "residual.missing", "x = attention(norm(x))", "x = x + attention(norm(x))"),  # noqa: E501
     Bug("residual_norm", "decoder", "residual.after_norm", "x = norm(x); x = x + attention(x)", "x = x + attention(norm(x))"),  # noqa: E501
     Bug("norm_axis", "encoder", "norm.axis", "x.mean(1)", "x.mean(-1)"),

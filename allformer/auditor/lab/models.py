@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-call,no-any-return"
-"""The lab's models: a decoder, an encoder and an encoder-decoder in three styles of code.
+"""The lab's models: a decoder, an encoder and an encoder-decoder in four styles of code.
 
 build("decoder", bug="no_scale", style="fused")
 """

@@ -1,8 +1,9 @@
 # mypy: disable-error-code="no-untyped-call,no-any-return"
 """The parts of the lab's models: right when `bug` is empty, wrong in one named way otherwise.
 
-Three styles: "separate" (three projections, the formula by hand), "fused" (one projection and
-SDPA where it can be used), "mha" (nn.MultiheadAttention). Each bug stands at one line.
+Four styles: "separate" (three projections, the formula by hand), "fused" (one projection and
+SDPA where it can be used), "mha" (nn.MultiheadAttention) and, for what that one does not let one
+get wrong, "einsum" (bare parameters). Each bug stands at one line.
 
 Legend: B batch, T queries, S keys, H heads, D head size, C = H·D.
 """
@@ -49,6 +50,14 @@ class Attention(nn.Module):
         elif style == "fused":
             self.qkv = nn.Linear(width, width + 2 * self.kv_heads * self.size)
             self.out = nn.Linear(width, width)
+        elif style == "einsum":
+            small = self.kv_heads * self.size
+            self.wq, self.wk, self.wv, self.wo = (
+                nn.Parameter(torch.randn(width, n) * width**-0.5)
+                for n in (width, small, small, width)
+            )
+            if bug == "shared_qkv":
+                self.wk = self.wv = self.wq
         else:
             small = self.kv_heads * self.size
             self.q = nn.Linear(width, width)
@@ -63,12 +72,18 @@ class Attention(nn.Module):
         source = x if memory is None else memory
         if self.style == "mha":
             return self._mha(x, source, keep, memory is None)
+        if self.bug == "batch_first":  # wrong: (T, B, C) is expected here, (B, T, C) comes
+            x, source, keep = x.transpose(0, 1), source.transpose(0, 1), None
         q, k, v = self._project(x, source)
         y = self._attend(q, k, v, self._mask(x, source, keep, memory is None))
         if self.bug != "merge":  # else wrong: (B, H, T, D) read as (B, T, C)
             y = y.transpose(1, 2)
         y = y.reshape(x.shape)
-        return y if self.bug == "no_out" else self.out(y)
+        if self.bug == "batch_first":
+            y = y.transpose(0, 1)
+        if self.bug == "no_out":
+            return y
+        return torch.einsum("btc,cd->btd", y, self.wo) if self.style == "einsum" else self.out(y)
 
     def _project(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if self.style == "fused":
@@ -81,6 +96,9 @@ class Attention(nn.Module):
                 _, k, v = self.qkv(source).split(parts, -1)
             if self.bug == "shared_qkv":
                 k = q
+        elif self.style == "einsum":
+            q = torch.einsum("btc,cd->btd", x, self.wq)
+            k, v = (torch.einsum("bsc,cd->bsd", source, w) for w in (self.wk, self.wv))
         else:
             q, k, v = self.q(x), self.k(source), self.v(source)
         q, k, v = (
@@ -140,7 +158,10 @@ class Attention(nn.Module):
         )  # SDPA has no such switch
         if self.style == "fused" and plain:
             return F.scaled_dot_product_attention(q, k, v, mask, rate, scale=scale)
-        scores = q @ k.transpose(-2, -1) * scale  # B H T S
+        if self.style == "einsum":
+            scores = torch.einsum("bhtd,bhsd->bhts", q * scale, k)
+        else:
+            scores = q @ k.transpose(-2, -1) * scale  # B H T S
         if mask is not None and self.bug == "finite":
             scores = scores + (~mask) * -1e4
         elif mask is not None and self.bug == "fp16":
@@ -152,7 +173,10 @@ class Attention(nn.Module):
         weights = scores.softmax(-2 if self.bug == "softmax_axis" else -1)
         if mask is not None and self.bug == "mask_late":
             weights = weights * mask
-        return F.dropout(weights, rate) @ v
+        weights = F.dropout(weights, rate)
+        return (
+            torch.einsum("bhts,bhsd->bhtd", weights, v) if self.style == "einsum" else weights @ v
+        )
 
     def _mha(self, x: Tensor, source: Tensor, keep: Tensor | None, own: bool) -> Tensor:
         mask = self._mask(x, source, None, own)
