@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from allformer.auditor.encode import Encoding
-from allformer.errors import AuditError
+from allformer.auditor.outputs import Out, read
 
 LABELS = ("labels", "label", "targets", "target", "y", "tgt_labels", "lm_labels")
 MODELS = ("decoder", "encoder", "seq2seq")
@@ -38,16 +38,10 @@ class Batch:
     source_keep: Tensor | None = None
     documents: Tensor | None = None
 
-
-@dataclass
-class Out:
-    """What came back."""
-
-    main: Tensor  # B T F, or B F when pooled
-    tensors: list[Tensor]
-    loss: Tensor | None = None
-    raw: Any = None
-    pooled: bool = False
+    @property
+    def inputs(self) -> list[Tensor]:
+        """x, and the source if there is one."""
+        return [self.x] if self.source is None else [self.x, self.source]
 
 
 @dataclass
@@ -107,7 +101,8 @@ class Call:
                 raw = self._by_user(module, batch)
             else:
                 raw = module(**self.arguments(batch, labels), **more)
-        out = self._read(raw, batch)
+        rows, length = batch.x.shape[:2]
+        out = read(raw, rows, length, self.time_first)
         if self.as_log:
             out.main = out.main.clamp(min=1e-300).log()
         return out
@@ -150,34 +145,6 @@ class Call:
         if self.user_arity == 1:
             return self.user(batch.x)
         return self.user(module, *given[: self.user_arity - 1])
-
-    def _read(self, raw: Any, batch: Batch) -> Out:
-        tensors = [t for t in flatten(raw) if isinstance(t, Tensor) and t.is_floating_point()]
-        if not tensors:
-            raise AuditError(f"the module returned no floating tensor but {describe(raw)}")
-        rows, length = batch.x.shape[:2]
-        named = _named(raw, "logits", "last_hidden_state")
-        order = [*([named] if named is not None else []), *tensors]
-        lead = (length, rows) if self.time_first else (rows, length)
-        loss = next((t for t in tensors if t.ndim == 0), None)
-        if _named(raw, "loss") is not None:
-            loss = _named(raw, "loss")
-        for t in order:
-            if t.ndim >= 3 and tuple(t.shape[:2]) == lead:
-                main = t.transpose(0, 1) if self.time_first else t
-                return Out(main.flatten(2), tensors, loss, raw)
-        for t in order:
-            if t.ndim == 2 and t.shape[0] == rows * length and length > 1:  # flattened for the loss
-                return Out(t.view(rows, length, -1), tensors, loss, raw)
-        for t in order:
-            if t.ndim == 4 and t.shape[2] == length and t.shape[0] == rows:  # B H T D
-                return Out(t.transpose(1, 2).flatten(2), tensors, loss, raw)
-        for t in order:
-            if t.ndim >= 1 and t.shape[0] == rows:
-                return Out(t.reshape(rows, -1), tensors, loss, raw, pooled=True)
-        raise AuditError(
-            f"the module returned {describe(raw)}; none of it starts with the batch's {lead}"
-        )
 
     # --- inputs ---------------------------------------------------------------------------------
 
@@ -238,37 +205,6 @@ class NoDropout(TorchFunctionMode):
         if func is nn.functional.multi_head_attention_forward:
             kwargs["training"] = False
         return func(*args, **kwargs)
-
-
-def flatten(raw: Any) -> list[Any]:
-    """The tensors of tuples, dicts and outputs, in order."""
-    if isinstance(raw, Tensor):
-        return [raw]
-    if isinstance(raw, dict) or hasattr(raw, "to_tuple"):
-        values = list(raw.values()) if hasattr(raw, "values") else list(vars(raw).values())
-        return [t for v in values for t in flatten(v)]
-    if isinstance(raw, tuple | list):
-        return [t for v in raw for t in flatten(v)]
-    if hasattr(raw, "__dataclass_fields__"):
-        return [t for name in raw.__dataclass_fields__ for t in flatten(getattr(raw, name))]
-    return []
-
-
-def _named(raw: Any, *names: str) -> Tensor | None:
-    for name in names:
-        value = raw.get(name) if isinstance(raw, dict) else getattr(raw, name, None)
-        if isinstance(value, Tensor) and not isinstance(raw, Tensor):
-            return value
-    return None
-
-
-def describe(raw: Any) -> str:
-    """A value in a few words."""
-    if isinstance(raw, Tensor):
-        return f"a tensor {tuple(raw.shape)}"
-    if isinstance(raw, tuple | list):
-        return f"a {type(raw).__name__} of " + ", ".join(describe(r) for r in raw[:4])
-    return f"a {type(raw).__name__}"
 
 
 def parameters(module: Any) -> dict[str, inspect.Parameter]:

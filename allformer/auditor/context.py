@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allformer.auditor.calls import Batch, Call
+from allformer.auditor.calls import MODELS, ORDERED, Batch, Call
 from allformer.auditor.probe import distance, duplicate, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Inject, Site, Watch
@@ -43,7 +43,7 @@ class Context:
     @property
     def ordered(self) -> bool:
         """Whether positions must not see later ones."""
-        return self.kind in ("decoder", "seq2seq")
+        return self.kind in ORDERED
 
     @cached_property
     def quiet(self) -> nn.Module:
@@ -60,8 +60,7 @@ class Context:
     ) -> tuple[Watch, Tensor]:
         """The output and what the operators did."""
         target = module or self.loud
-        inputs = [t for t in (batch.x, batch.source) if t is not None]
-        seen = Watch(target, inputs, inject or {})
+        seen = Watch(target, batch.inputs, inject)
         with torch.no_grad(), seen:
             out = self.call(target, batch).main
         self.last = seen
@@ -131,7 +130,6 @@ class Check:
 
 
 CHECKS: list[Check] = []
-MODELS = ("decoder", "encoder", "seq2seq")
 PARTS = (*MODELS, "attention", "block")
 
 

@@ -125,21 +125,35 @@ def scale_of(x: Tensor) -> float:
     return float(finite.abs().max()) + 1e-30 if finite.numel() else 1.0
 
 
-def part_outputs(module: nn.Module, run: Callable[[], Any]) -> list[tuple[str, Tensor]]:
-    """The outputs of all parts, in the order in which they end."""
-    kept: list[tuple[str, Tensor]] = []
+def lies_in(where: str, part: str) -> bool:
+    """Whether a path lies in a part: `lies_in("layers.0.attn", "layers.0")`."""
+    return where == part or where.startswith(part + ".")
+
+
+def each_part(module: nn.Module, run: Callable[[], Any], look: Callable[..., None]) -> None:
+    """`look(name, part, args, kwargs, out)` whenever a part has run, the module itself (“”) too."""
     hooks = []
     for name, m in module.named_modules():
 
-        def look(_m: Any, _a: Any, out: Any, name: str = name) -> None:
-            first = out[0] if isinstance(out, tuple) and out else out
-            if isinstance(first, Tensor) and first.is_floating_point() and name:
-                kept.append((name, first.detach()))
+        def hook(part: Any, args: Any, kwargs: Any, out: Any, name: str = name) -> None:
+            look(name, part, args, kwargs, out)
 
-        hooks.append(m.register_forward_hook(look))
+        hooks.append(m.register_forward_hook(hook, with_kwargs=True))
     try:
         run()
     finally:
         for h in hooks:
             h.remove()
+
+
+def part_outputs(module: nn.Module, run: Callable[[], Any]) -> list[tuple[str, Tensor]]:
+    """The outputs of all parts, in the order in which they end."""
+    kept: list[tuple[str, Tensor]] = []
+
+    def look(name: str, _m: Any, _a: Any, _k: Any, out: Any) -> None:
+        first = out[0] if isinstance(out, tuple) and out else out
+        if isinstance(first, Tensor) and first.is_floating_point() and name:
+            kept.append((name, first.detach()))
+
+    each_part(module, run, look)
     return kept

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
+from allformer.auditor.calls import Batch
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
-from allformer.auditor.probe import distance, scale_of
+from allformer.auditor.probe import distance, each_part, scale_of
 from allformer.auditor.report import Finding
 
 
@@ -82,27 +83,20 @@ def same_rows(ctx: Context) -> Iterator[Finding]:
         )
 
 
-def _where(ctx: Context, batch: object) -> str:
+def _where(ctx: Context, batch: Batch) -> str:
     """The first part whose output differs between identical rows."""
-    found: list[str] = []
-    hooks = []
-    for name, m in ctx.loud.named_modules():
+    found: list[str] = []  # looked at as it comes: a later part may change it in place
 
-        def look(_m: object, _a: object, out: object, name: str = name) -> None:
-            if (
-                not found
-                and isinstance(out, torch.Tensor)
-                and out.is_floating_point()
-                and out.ndim >= 2
-                and out.shape[0] == 4
-                and distance(out[1:], out[:1].expand_as(out[1:])) > 1e-6 * scale_of(out)
-            ):
-                found.append(name)
+    def look(name: str, _m: object, _a: object, _k: object, out: object) -> None:
+        if (
+            not found
+            and isinstance(out, torch.Tensor)
+            and out.is_floating_point()
+            and out.ndim >= 2
+            and out.shape[0] == batch.x.shape[0]
+            and distance(out[1:], out[:1].expand_as(out[1:])) > 1e-6 * scale_of(out)
+        ):
+            found.append(name)
 
-        hooks.append(m.register_forward_hook(look))
-    try:
-        ctx.run(batch)  # type: ignore[arg-type]
-    finally:
-        for h in hooks:
-            h.remove()
+    each_part(ctx.loud, lambda: ctx.run(batch), look)
     return found[0] if found else ""

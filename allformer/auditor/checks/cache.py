@@ -11,6 +11,7 @@ from torch import Tensor
 from allformer.auditor.calls import Batch, parameters
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.infer import OFFSETS
+from allformer.auditor.outputs import floats, named
 from allformer.auditor.probe import distance, duplicate, scale_of
 from allformer.auditor.report import Finding
 
@@ -80,11 +81,7 @@ def _fresh(ctx: Context, twin: Any, holder: str) -> Any:
 
 
 def _logits(raw: Any, rows: int, length: int) -> Tensor | None:
-    from allformer.auditor.calls import _named, flatten
-
-    named = _named(raw, "logits", "last_hidden_state")
-    found = [t for t in flatten(raw) if isinstance(t, Tensor) and t.is_floating_point()]
-    for t in [named, *found] if named is not None else found:
+    for t in [named(raw, "logits", "last_hidden_state"), *floats(raw)]:
         if t is not None and t.ndim == 3 and tuple(t.shape[:2]) == (rows, length):
             return t
     return None

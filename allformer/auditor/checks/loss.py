@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.auditor.calls import Batch, Out
+from allformer.auditor.calls import Batch
 from allformer.auditor.context import Context, NotApplicable, check
+from allformer.auditor.outputs import Out
 from allformer.auditor.report import Finding
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
-from allformer.auditor.probe import duplicate
+from allformer.auditor.probe import duplicate, each_part
 from allformer.auditor.report import Finding
 
 MOST = 6
@@ -47,35 +47,33 @@ def _candidates(ctx: Context) -> list[tuple[str, nn.Module, Tensor]]:
         x = torch.randn(3, 5, ctx.call.width, generator=generator, dtype=torch.float64)
         return [("", ctx.loud, x.to(ctx.call.dtype))]
     kept: dict[str, tuple[nn.Module, Tensor]] = {}
-    hooks = []
-    for name, m in ctx.loud.named_modules():
-        if name and not any(p.ndim > 1 and min(p.shape) > 1 for p in m.parameters()):
-            if not any(True for _ in m.parameters()) or isinstance(m, nn.Dropout | nn.ModuleList):
-                continue
 
-            def look(_: Any, args: Any, out: Any, name: str = name, m: nn.Module = m) -> None:
-                if (
-                    len(args) == 1
-                    and isinstance(args[0], Tensor)
-                    and isinstance(out, Tensor)
-                    and args[0].is_floating_point()
-                    and args[0].ndim == 3
-                    and out.shape == args[0].shape
-                ):
-                    kept.setdefault(name, (m, args[0].detach()))
+    def look(name: str, m: nn.Module, args: Any, _k: Any, out: Any) -> None:
+        if (
+            name
+            and len(args) == 1
+            and isinstance(args[0], Tensor)
+            and isinstance(out, Tensor)
+            and args[0].is_floating_point()
+            and args[0].ndim == 3
+            and out.shape == args[0].shape
+            and _could_be(m)
+        ):
+            kept.setdefault(name, (m, args[0].detach()))
 
-            hooks.append(m.register_forward_hook(look))
-    try:
-        ctx.run(ctx.call.batch(3))
-    finally:
-        for h in hooks:
-            h.remove()
+    each_part(ctx.loud, lambda: ctx.run(ctx.call.batch(3)), look)
     chosen: list[tuple[str, nn.Module, Tensor]] = []
     for name, (m, x) in kept.items():
         same = [c for c in chosen if type(c[1]) is type(m)]
         if len(same) < 2 and len(chosen) < MOST:
             chosen.append((name, m, x))
     return chosen
+
+
+def _could_be(m: nn.Module) -> bool:
+    """Parameters, but no matrix among them."""
+    own = list(m.parameters())
+    return bool(own) and not any(p.ndim > 1 and min(p.shape) > 1 for p in own)
 
 
 @torch.no_grad()

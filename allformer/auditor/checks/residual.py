@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from allformer.auditor.calls import MODELS
 from allformer.auditor.checks.layers import lists
-from allformer.auditor.context import MODELS, PARTS, Context, NotApplicable, check
-from allformer.auditor.probe import distance, duplicate, scale_of
+from allformer.auditor.context import PARTS, Context, NotApplicable, check
+from allformer.auditor.probe import distance, duplicate, each_part, lies_in, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
 
@@ -110,10 +111,7 @@ def _blocks(ctx: Context) -> list[Captured]:
                     continue
                 path = names[id(m)]
                 linears = [ctx.seen.paths[n] for n in ctx.seen.other_linears()]
-                has = [
-                    any(w == path or w.startswith(path + ".") for w in ws)
-                    for ws in (sites, linears)
-                ]
+                has = [any(lies_in(w, path) for w in ws) for ws in (sites, linears)]
                 if all(has):  # attention and feed-forward
                     chosen.setdefault(type(m), (path, m))
     # of nested lists keep the outer ones: a block is the largest repeated part
@@ -122,31 +120,25 @@ def _blocks(ctx: Context) -> list[Captured]:
         others = [p for k, (p, _) in chosen.items() if k is not kind and p]
         if not any(path.startswith(p + ".") for p in others):
             outer[kind] = (path, m)
-    kept: list[Captured] = []
-    hooks = []
-    for path, m in outer.values():
+    paths = {path for path, _ in outer.values()}
+    kept: dict[str, Captured] = {}
 
-        def look(_m: Any, args: Any, kwargs: Any, out: Any, path: str = path, m: Any = m) -> None:
-            first = out[0] if isinstance(out, tuple) and out else out
-            x = next((a for a in args if isinstance(a, Tensor)), None)
-            if x is None:
-                x = next((v for v in kwargs.values() if isinstance(v, Tensor)), None)
-            if (
-                isinstance(first, Tensor)
-                and x is not None
-                and x.is_floating_point()
-                and first.shape == x.shape
-                and all(path != k[0] for k in kept)
-            ):
-                kept.append((path, m, args, kwargs, x.detach()))
+    def look(path: str, m: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if path not in paths or path in kept:
+            return
+        first = out[0] if isinstance(out, tuple) and out else out
+        given = (a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
+        x = next(given, None)
+        if (
+            isinstance(first, Tensor)
+            and x is not None
+            and x.is_floating_point()
+            and first.shape == x.shape
+        ):
+            kept[path] = path, m, args, kwargs, x.detach()
 
-        hooks.append(m.register_forward_hook(look, with_kwargs=True))
-    try:
-        ctx.run(ctx.call.batch(2))
-    finally:
-        for h in hooks:
-            h.remove()
-    return kept
+    each_part(ctx.loud, lambda: ctx.run(ctx.call.batch(2)), look)
+    return list(kept.values())
 
 
 @torch.no_grad()

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from allformer.auditor.calls import MODELS
 from allformer.auditor.checks.layers import lists
-from allformer.auditor.context import MODELS, Context, NotApplicable, check
+from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.probe import duplicate
 from allformer.auditor.report import Finding
 

@@ -1,4 +1,4 @@
-"""Positions and feed-forward layers by themselves."""
+"""Positions by themselves: a table that is added, or a rotation."""
 
 from __future__ import annotations
 
@@ -10,23 +10,14 @@ from torch import Tensor, nn
 
 from allformer.auditor.checks.positions import not_toeplitz
 from allformer.auditor.checks.tables import plain_tensors
-from allformer.auditor.infer import _widths
-from allformer.auditor.probe import distance, duplicate, make_loud, scale_of
+from allformer.auditor.infer.first_run import widths
+from allformer.auditor.probe import distance, duplicate, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.sinusoid import judge
+from allformer.auditor.special.trial import normal, output
 from allformer.errors import AuditError
 
 LENGTH = 24
-
-
-def _normal(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-
-
-def _first(out: Any) -> Tensor | None:
-    if isinstance(out, tuple | list) and out:
-        out = out[0]
-    return out if isinstance(out, Tensor) and out.is_floating_point() else None
 
 
 def positions(module: Any, state: Any) -> Iterator[Finding]:
@@ -76,11 +67,11 @@ def _follows(module: nn.Module, value: Tensor) -> bool:
 
 def _table(twin: Any, report: Any) -> tuple[Tensor | str | None, str]:
     """(T, D), or words about the batch axis, or None if it is no table."""
-    widths = [p.shape[-1] for p in (*_tensors(twin),) if p.ndim >= 2]
-    widths += _widths(twin)[:4] if isinstance(twin, nn.Module) else []
-    for width in dict.fromkeys([*widths, 32, 16, 64]):
-        x = _normal(3, LENGTH, width)
-        out = _try(twin, x)
+    likely = [p.shape[-1] for p in _tensors(twin) if p.ndim >= 2]
+    likely += widths(twin)[:4] if isinstance(twin, nn.Module) else []
+    for width in dict.fromkeys([*likely, 32, 16, 64]):
+        x = normal(3, LENGTH, width)
+        out = output(twin, x)
         if out is None or out.shape != x.shape:
             if out is not None and out.ndim in (2, 3) and out.shape[-1] == width:
                 flat = out.reshape(-1, width) if out.shape[0] == 1 or out.ndim == 2 else out[0]
@@ -90,11 +81,11 @@ def _table(twin: Any, report: Any) -> tuple[Tensor | str | None, str]:
                         f"called with vectors (3, {LENGTH}, {width}); gives a table",
                     )
             continue
-        y = _normal(3, LENGTH, width) * 0.5 + 0.3
-        again = _try(twin, y)
+        y = normal(3, LENGTH, width) * 0.5 + 0.3
+        again = output(twin, y)
         if again is None:
             continue
-        zero = _try(twin, torch.zeros_like(x))
+        zero = output(twin, torch.zeros_like(x))
         gain = _gain(x, y, out, again)
         added = None if zero is None else zero.double()
         if (
@@ -114,7 +105,7 @@ def _table(twin: Any, report: Any) -> tuple[Tensor | str | None, str]:
     for argument, words in ((LENGTH, f"called with a length of {LENGTH}"),
                             (torch.arange(LENGTH), f"called with positions 0 … {LENGTH - 1}"),
                             (torch.zeros(2, LENGTH, dtype=torch.long), f"called with ids (2, {LENGTH})")):  # fmt: skip  # noqa: E501
-        out = _try(twin, argument)
+        out = output(twin, argument)
         if out is not None and out.ndim >= 2:
             flat = out.reshape(-1, out.shape[-1])
             if flat.shape[0] % LENGTH == 0:
@@ -136,14 +127,6 @@ def _tensors(module: Any) -> list[Tensor]:
     return [*module.buffers(), *(p.detach() for p in module.parameters()), *loose]
 
 
-def _try(module: Any, *arguments: Any) -> Tensor | None:
-    try:
-        with torch.no_grad():
-            return _first(module(*arguments))
-    except Exception:
-        return None
-
-
 def _rotation(twin: Any, state: Any) -> Iterator[Finding]:
     """One query and one key at every position: q_i·k_j depends on i − j, lengths are kept."""
     skipped = state["report"].not_applicable
@@ -158,7 +141,7 @@ def _rotation(twin: Any, state: Any) -> Iterator[Finding]:
             ((1, LENGTH, 2, size), 1),
             ((2, LENGTH, size), 1),
         ):
-            q = _normal(size).expand(shape).clone()
+            q = normal(size).expand(shape).clone()
             k = torch.linspace(-1, 1, size).cos().expand(shape).clone()
             pair = _rotated(twin, q, k)
             if pair is None or pair[0].shape != q.shape:
@@ -183,7 +166,7 @@ def _rotated(twin: Any, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor] | None:
             return out
     except Exception:
         pass
-    a, b = _try(twin, q), _try(twin, k)
+    a, b = output(twin, q), output(twin, k)
     return (a, b) if a is not None and b is not None else None
 
 
@@ -205,28 +188,3 @@ def _judge_rotation(a: Tensor, b: Tensor, q: Tensor) -> Iterator[Finding]:
             f"a rotation keeps lengths; here they become {float(lengths.min()):.3g} … "
             f"{float(lengths.max()):.3g} of what they were",
         )
-
-
-def feed(module: Any, state: Any) -> Iterator[Finding]:
-    """A feed-forward layer works on each position of each row by itself."""
-    twin = make_loud(duplicate(module).double().eval(), 1)
-    for width in _widths(twin):
-        x = _normal(3, 7, width).double()
-        out = _try(twin, x)
-        if out is None or out.shape[:2] != x.shape[:2]:
-            continue
-        state["report"].inferred.append(f"called with vectors (3, 7, {width})")
-        moved = x.clone()
-        moved[1, 3] += 1
-        gap = (_try(twin, moved) - out).abs().amax(-1)  # type: ignore[operator]
-        gap[1, 3] = 0
-        if float(gap[[0, 2]].max()) > 1e-9:
-            yield Finding(
-                "batch.mixing", "", f"changing row 1 moves another by {float(gap.max()):.3g}"
-            )
-        elif float(gap.max()) > 1e-9:
-            yield Finding(
-                "norm.axis", "", f"changing position 3 moves another by {float(gap.max()):.3g}"
-            )
-        return
-    raise AuditError("the layer could not be called with vectors (B, T, D)")

@@ -1,0 +1,87 @@
+"""The first call that works: ids or vectors, their size, the length and the masks that must be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from allformer.auditor.calls import ORDERED, Call, Slot, parameters
+from allformer.auditor.encode import Encoding, padding_encodings
+from allformer.auditor.infer.arguments import is_mask, side
+from allformer.auditor.infer.attempt import attempt
+from allformer.auditor.infer.stock import STOCK
+from allformer.errors import AuditError
+
+LENGTHS = (12, 8, 16, 32, 5)
+
+
+def first_run(plan: Call, module: nn.Module, twin: Any, width: int | None) -> None:
+    """Try until a call works, and keep it; an AuditError says what was tried."""
+    vectors_first = plan.kind in ("attention", "block", "feed")
+    stock = not plan.ids and not plan.user
+    if stock or not plan.vocab:
+        orders = [False]
+    else:
+        orders = [False, True] if vectors_first else [True, False]
+    needed = _needed_masks(plan, module)
+    for ids in orders:
+        for size in [0] if ids else [width] if width else widths(module)[:6]:
+            plan.ids = plan.source_ids = ids
+            plan.width = plan.source_width = size or 0
+            for fill in _fills(needed, plan):
+                for length in LENGTHS if ids else LENGTHS[:3]:
+                    trial = replace(plan, slots=[*plan.slots, *fill], length=length)
+                    if attempt(trial, twin, trial.batch(3)) is not None:
+                        plan.slots, plan.length = trial.slots, length
+                        plan.tried.clear()
+                        return
+    reasons = "; ".join(plan.tried[:3]) or "nothing could be tried: give vocab= or width="
+    raise AuditError(
+        f"the module could not be called ({plan.style}; {reasons}). Say how: "
+        f"audit(module, call=lambda module, ids: module(...)), and kind=, vocab= where known"
+    )
+
+
+def widths(module: nn.Module) -> list[int]:
+    """Likely sizes of the input's vectors, the likeliest first."""
+    found: dict[int, float] = {}
+    for m in module.modules():
+        if isinstance(m, nn.MultiheadAttention):
+            found[m.embed_dim] = found.get(m.embed_dim, 0) + 3
+        elif isinstance(m, nn.Linear):
+            found[m.in_features] = found.get(m.in_features, 0) + (1 if found else 2)
+    for p in module.parameters():
+        for n in p.shape:
+            if n > 1:
+                found[n] = found.get(n, 0) + 0.3
+    return sorted(found, key=lambda n: -found[n]) or [24]
+
+
+def _needed_masks(plan: Call, module: nn.Module) -> list[str]:
+    if plan.user is not None or type(module) in STOCK:
+        return []
+    taken = {*plan.x_names, *plan.source_names, *plan.constants, plan.labels_name}
+    return [
+        n for n, p in parameters(module).items()
+        if p.default is p.empty and p.kind.value < 2 and n not in taken and is_mask(n)
+    ]  # fmt: skip
+
+
+def _fills(needed: list[str], plan: Call) -> list[list[Slot]]:
+    """Ways to fill the masks that cannot be left out: all may be seen."""
+    if not needed:
+        return [[]]
+    ways = [[Slot(n, side(plan, n), padding_encodings(n)[0]) for n in needed]]
+    for polarity in ("keep", "block", "add", "keep_int"):
+        for shape in ("BS", "B11S", "B1TS", "TS", "BTS", "B1S"):
+            for cross in (shape, "B11S", "BS"):
+                slots = []
+                for name in needed:
+                    form = cross if side(plan, name) == "source" else shape
+                    ordered = plan.kind in ORDERED and "T" in form
+                    encoding = Encoding(form, polarity)
+                    slots.append(Slot(name, side(plan, name), encoding, causal=ordered))
+                ways.append(slots)
+    return ways

@@ -1,0 +1,90 @@
+"""`infer`: the steps, one after the other; each fills fields of the call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from allformer.auditor.calls import Call
+from allformer.auditor.infer.arguments import roles
+from allformer.auditor.infer.first_run import first_run
+from allformer.auditor.infer.kind import first_kind, settle_kind
+from allformer.auditor.infer.masks import mask_slots
+from allformer.auditor.infer.output import last_only, probabilities, time_axis
+from allformer.auditor.infer.stock import STOCK, stock
+from allformer.auditor.infer.tokens import pad_inside, special_ids
+from allformer.auditor.infer.vocab import config_vocab, likely, sharpen, table_sizes
+
+
+def infer(
+    module: nn.Module,
+    loud: Callable[[frozenset[int]], nn.Module],
+    kind: str | None,
+    *,
+    vocab: int | None = None,
+    source_vocab: int | None = None,
+    pad: int | None = None,
+    width: int | None = None,
+    call: Callable[..., Any] | None = None,
+) -> tuple[Call, nn.Module]:
+    """How `module` is called, and the loud copy with which it was found out."""
+    config = getattr(module, "config", None)
+    plan = Call(kind or first_kind(module, config))
+    special_ids(plan, config, pad)
+    tables = table_sizes(module, plan.kind)
+    known = vocab or config_vocab(config)
+    plan.vocab, plan.source_vocab = known or likely(tables), source_vocab or 0
+    twin = loud(frozenset([plan.vocab] if plan.vocab else []))
+    plan.dtype = next((p.dtype for p in twin.parameters() if p.is_floating_point()), torch.float64)
+    if call is not None:
+        _user(plan, call)
+    elif not stock(plan, module):
+        roles(plan, module)
+    first_run(plan, module, twin, width)
+    if plan.ids and not known:
+        sharpen(plan, twin, tables)
+    probabilities(plan, twin)
+    if call is None:
+        last_only(plan, twin)
+        time_axis(plan, twin)
+    if kind is None and type(module) not in STOCK:
+        settle_kind(plan, module, twin)
+    if call is None:
+        mask_slots(plan, module, twin)
+    else:
+        plan.keeps = plan.user_arity > (4 if plan.kind == "seq2seq" else 2)
+        plan.keeps_source = plan.kind == "seq2seq" and plan.user_arity > 3
+    pad_inside(plan, module, twin, pad)
+    _say(plan, kind)
+    return plan, twin
+
+
+def _user(plan: Call, call: Callable[..., Any]) -> None:
+    """The user's function says how: only how many arguments it takes is asked."""
+    takes = inspect.signature(call).parameters.values()
+    needed = [p for p in takes if p.kind.value < 2 and p.default is p.empty]
+    plan.user, plan.user_arity = call, max(1, len(needed))
+    if any(p.kind.name == "VAR_POSITIONAL" for p in takes):
+        plan.user_arity = 3 if plan.kind == "seq2seq" else 2
+    plan.style = f"your call function, with {plan.user_arity} arguments"
+
+
+def _say(plan: Call, said: str | None) -> None:
+    """What was found, in words."""
+    if said is None:
+        plan.notes.append(f"kind {plan.kind!r}: inferred; give kind= if it is another")
+    plan.notes.insert(0, f"called as {plan.style}")
+    what = f"ids below {plan.vocab}" if plan.ids else f"vectors of {plan.width}"
+    if plan.has_source:
+        there = f"ids below {plan.source_vocab or plan.vocab}" if plan.source_ids else "vectors"
+        what += f", source: {there}"
+    plan.notes.insert(1, f"input: {what}")
+    for slot in plan.slots:
+        if not slot.causal:
+            plan.notes.append(f"{slot.name}: {slot.encoding}, on the {slot.side} side")
+    if plan.labels_name:
+        plan.notes.append(f"targets are given as {plan.labels_name}")

@@ -1,0 +1,83 @@
+"""Which mask arguments there are, and how they want to be written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from allformer.auditor.calls import ORDERED, Call, Slot, parameters
+from allformer.auditor.encode import causal_encodings, padding_encodings
+from allformer.auditor.infer.arguments import is_mask, side
+from allformer.auditor.infer.sight import padding_influence, sees
+from allformer.auditor.infer.stock import STOCK
+
+OTHERS = ("head_mask", "cross_attn_head", "labels")  # masks of something else
+
+
+def mask_slots(plan: Call, module: nn.Module, twin: Any) -> None:
+    """Fill the slots of the masks, and say for which side padding can be given."""
+    if type(module) in STOCK:
+        plan.keeps = True
+        plan.keeps_source = plan.has_source
+        return
+    taken = {*plan.x_names, *plan.source_names, *plan.constants}
+    names = [n for n in parameters(module) if is_mask(n) and n not in taken]
+    names = [n for n in names if not any(word in n for word in OTHERS)]
+    mine = [n for n in names if side(plan, n) == "x"]
+    theirs = [n for n in names if side(plan, n) == "source"]
+    if plan.kind in ORDERED:
+        mine = _causal_slot(plan, twin, mine)
+    plan.keeps = _padding_slots(plan, twin, mine, "x") or any(
+        s.causal and s.encoding.per_row for s in plan.slots
+    )
+    plan.keeps_source = _padding_slots(plan, twin, theirs, "source")
+
+
+def _with(plan: Call, slots: list[Slot]) -> Call:
+    """The call with these slots instead of those of the same names."""
+    names = [s.name for s in slots]
+    return replace(plan, slots=[*(s for s in plan.slots if s.name not in names), *slots])
+
+
+def _causal_slot(plan: Call, twin: Any, names: list[str]) -> list[str]:
+    """If the module is not causal by itself, the mask that makes it so; the names left over."""
+    given = [s.name for s in plan.slots if s.name in names]
+    if not given:
+        alone = sees(plan, twin)
+        if alone is None or not alone[0]:
+            return names
+    for name in sorted(names, key=lambda n: "pad" in n):
+        for encoding in causal_encodings(name):
+            trial = _with(plan, [Slot(name, "x", encoding, causal=True)])
+            if sees(trial, twin) == (False, True):
+                plan.slots = trial.slots
+                plan.notes.append(f"causal by the mask that is given: {name} {encoding}")
+                return [n for n in names if n != name]
+    return names
+
+
+def _padding_slots(plan: Call, twin: Any, names: list[str], side: str) -> bool:
+    """Find the encoding in which padding matters least; True if there is such an argument."""
+    if not names:
+        return False
+    groups = [names] if len(names) == 1 else [names, *([n] for n in names)]
+    best: tuple[float, list[Slot]] | None = None
+    for group in groups:
+        for encoding in padding_encodings(group[0]):
+            causal = bool(encoding.full and plan.kind in ORDERED and side == "x")
+            trial = _with(plan, [Slot(n, side, encoding, causal) for n in group])
+            score = padding_influence(trial, twin, side)
+            if score is None:
+                continue
+            if best is None or score < best[0] * 0.1:
+                best = score, trial.slots
+            if score < 1e-7:
+                break
+        if best is not None and best[0] < 1e-7:
+            break
+    if best is None:
+        return False
+    plan.slots = best[1]
+    return True

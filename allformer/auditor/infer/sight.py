@@ -1,0 +1,81 @@
+"""What a module sees: the future or the past, padding under a mask, an id of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from allformer.auditor.calls import Call
+from allformer.auditor.infer.attempt import attempt, watched
+from allformer.auditor.probe import distance, scale_of
+
+
+def sees(plan: Call, twin: Any, rows: int = 2) -> tuple[bool, bool] | None:
+    """(the future moves the past, the past moves the future)."""
+    batch = plan.batch(rows)
+    half = batch.x.shape[1] // 2
+    base = attempt(plan, twin, batch)
+    if base is None or base.ndim != 3:
+        return None
+    other = plan.other(batch.x)
+    late, early = batch.x.clone(), batch.x.clone()
+    late[:, half:], early[:, :half] = other[:, half:], other[:, :half]
+    a, b = (attempt(plan, twin, replace(batch, x=x)) for x in (late, early))
+    if a is None or b is None:
+        return None
+    tol = 1e-6 * scale_of(base)
+    return distance(a[:, :half], base[:, :half]) > tol, distance(b[:, half:], base[:, half:]) > tol
+
+
+def padding_influence(plan: Call, twin: Any, side: str) -> float | None:
+    """How much hidden content moves the output, over how much seen content does; None: no call."""
+    batch = plan.batch(3)
+    content = batch.x if side == "x" else batch.source
+    assert content is not None
+    keep = torch.ones(content.shape[:2], dtype=torch.bool)
+    middle = content.shape[1] // 2
+    if any(s.encoding.shape == "lengths" for s in plan.slots):
+        middle = content.shape[1] - 1  # lengths can only say that the end is padding
+    keep[:, middle - 1 : middle + 1] = False
+    other = plan.other(content)
+
+    def run(same: Tensor) -> Tensor | None:
+        """With other content where not `same`."""
+        new = torch.where(same[..., None] if content.is_floating_point() else same, content, other)
+        if side == "x":
+            return attempt(plan, twin, replace(batch, x=new, keep=keep))
+        return attempt(plan, twin, replace(batch, source=new, source_keep=keep))
+
+    later = torch.ones_like(keep)
+    later[:, 0] = False  # change the first token: it is seen by all
+    base, hidden, shown = run(torch.ones_like(keep)), run(keep), run(later)
+    if base is None or hidden is None or shown is None:
+        return None
+    if base.ndim == 3 and side == "x":
+        rows = keep[0] & later[0]
+        base, hidden, shown = base[:, rows], hidden[:, rows], shown[:, rows]
+    moved, control = distance(hidden, base), distance(shown, base)
+    if not control < float("inf") or control < 1e-9 * scale_of(base):
+        return None if moved == float("inf") else 1e6
+    return moved / control
+
+
+def looks_away(plan: Call, twin: Any, candidate: int) -> bool:
+    """Whether no query looks at keys with this id."""
+    batch = plan.batch(1)
+    side = "x" if batch.source is None else "source"
+    marked = getattr(batch, side).clone()
+    marked[:, 3:5] = candidate
+    sites = watched(plan, twin, replace(batch, **{side: marked})).sites
+    weights = [
+        s.weights for s in sites
+        if s.weights is not None and s.weights.shape[-1] == marked.shape[1]
+    ]  # fmt: skip
+    if not weights:
+        return False
+    hidden = [float(w[:, 5:, 3:5].abs().max()) for w in weights]
+    plain = [float(w[:, 5:, :3].abs().max()) for w in weights]
+    return min(hidden) < 1e-12 < min(plain)  # one attention that looks away is enough: a mask
