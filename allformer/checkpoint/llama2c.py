@@ -21,8 +21,8 @@ from allformer.checkpoint.files import in_memory
 from allformer.checkpoint.transfer import load_weights
 from allformer.core.model import AnyModel, build
 from allformer.errors import CheckpointError
+from allformer.families import llama
 from allformer.families.family import Origin
-from allformer.families.llama import llama
 from allformer.families.weights import Ignored, Interleaved, Op, Same, Stacked
 
 _HEADER = struct.Struct("<7i")
@@ -57,11 +57,12 @@ def read_llama2c(path: str | Path) -> AnyModel:
     """The model in a `.bin` of llama2.c, in eval mode."""
     path = Path(path)
     header, tensors = _read(path)
-    config = llama(
+    sizes = llama.sizes(
         header.dim, header.layers, header.heads, header.kv_heads, header.feed, abs(header.vocab),
-        header.length, tied=header.vocab > 0,
+        header.length,
     )  # fmt: skip
-    model = build(config, device="meta")
+    raw = {**sizes, "rms_norm_eps": 1e-5, "tie_word_embeddings": header.vocab > 0}
+    model = build(llama.FAMILY.make(raw), device="meta")
     model.fates = load_weights(model, _weights(header), in_memory(tensors, str(path)))
     model.origin = Origin("llama", "LlamaForCausalLM")
     return model.eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 
 from allformer import config
 from allformer.errors import ConfigError
@@ -28,7 +29,7 @@ _ALL = (bert, roberta, albert, gpt2, llama, marian, bart, mbart, t5, mt5)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
 for _family in FAMILIES.values():
-    PRESETS.update(_family.presets)
+    PRESETS |= {name: partial(_family.make, raw) for name, raw in _family.presets.items()}
 
 
 def presets() -> list[str]:

@@ -6,63 +6,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from allformer.config import (
-    ClassHead,
-    EncoderOnly,
-    LMHead,
-    Pool,
-    PretrainHead,
-    SpanHead,
-    Stack,
-    repeat,
-)
+from allformer.config import ClassHead, EncoderOnly, Head, PretrainHead, Stack, repeat
 from allformer.errors import CheckpointError
-from allformer.families import encoder, pieces
+from allformer.families import encoder, encoder_map, pieces
 from allformer.families.bert import USUAL as BERT
-from allformer.families.family import Family, expect, head_kind
+from allformer.families.family import Family, architectures, expect
 from allformer.families.fields import Fields
-from allformer.families.weights import Ignored, WeightMap
+from allformer.families.heads import small_head, write_labels
+from allformer.families.weights import WeightMap
 
-ARCHITECTURES = {
-    "AlbertModel": "bare",
-    "AlbertForMaskedLM": "words",
-    "AlbertForPreTraining": "pretrain",
-    "AlbertForSequenceClassification": "class",
-    "AlbertForTokenClassification": "token",
-    "AlbertForQuestionAnswering": "span",
-}
+ARCHITECTURES = architectures(
+    "Albert", "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification",
+    "ForTokenClassification", "ForQuestionAnswering",
+)  # fmt: skip
 USUAL = {
     **BERT, "vocab_size": 30_000, "hidden_size": 4096, "num_attention_heads": 64,
     "intermediate_size": 16_384, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0, "bos_token_id": 2, "eos_token_id": 3,
+    "embedding_size": 128, "num_hidden_groups": 1, "inner_group_num": 1,
 }  # fmt: skip
-LAYER = {
-    "query": "attention.query",
-    "key": "attention.key",
-    "value": "attention.value",
-    "attention.out": "attention.dense",
-    "attention_norm": "attention.LayerNorm",
-    "feed.up": "ffn",
-    "feed.down": "ffn_output",
-    "feed_norm": "full_layer_layer_norm",
-}
 
 
-def _bare(dim: int, layers: int, heads: int) -> Callable[[], EncoderOnly]:
+def _sizes(dim: int, layers: int, heads: int) -> dict[str, int]:
     sizes = {"hidden_size": dim, "num_hidden_layers": layers, "num_attention_heads": heads}
-    sizes["intermediate_size"] = 4 * dim
-    return lambda: read(Fields(sizes, "albert"), "AlbertModel", ())
+    return {**sizes, "intermediate_size": 4 * dim}
 
 
 PRESETS = {
-    "albert-base-v2": _bare(768, 12, 12),
-    "albert-large-v2": _bare(1024, 24, 16),
-    "albert-xlarge-v2": _bare(2048, 24, 16),
-    "albert-xxlarge-v2": _bare(4096, 12, 64),
+    "albert-base-v2": _sizes(768, 12, 12),
+    "albert-large-v2": _sizes(1024, 24, 16),
+    "albert-xlarge-v2": _sizes(2048, 24, 16),
+    "albert-xxlarge-v2": _sizes(4096, 12, 64),
 }
 
 
@@ -92,9 +70,9 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
     """config.json → the tree."""
     fields.inert("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type")
     fields.inert("num_memory_blocks", "eos_token_ids")
-    stack, kind = encoder.read_stack(fields, USUAL), ARCHITECTURES[architecture]
-    layers, block = len(stack.blocks), stack.blocks[0]
-    groups, inner = fields.take("num_hidden_groups", 1), fields.take("inner_group_num", 1)
+    stack, kind = encoder.read_stack(fields), ARCHITECTURES[architecture]
+    layers = len(stack.blocks)
+    groups, inner = fields.take("num_hidden_groups"), fields.take("inner_group_num")
     if not 1 <= groups <= layers:
         raise CheckpointError(
             f"config.json has num_hidden_groups={groups} for num_hidden_layers={layers}; every "
@@ -102,24 +80,19 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
         )
     stack = replace(
         stack,
-        source=replace(stack.source, width=fields.take("embedding_size", 128)),
-        blocks=repeat(block, layers * inner),
+        source=replace(stack.source, width=fields.take("embedding_size")),
+        blocks=repeat(stack.blocks[0], layers * inner),
         share=None if (groups, inner) == (layers, 1) else share(layers, groups, inner),
     )
-    if kind == "bare":
-        return EncoderOnly(stack, pool=encoder.bare_pool(keys, "pooler.weight"))
-    if kind == "span":
-        return EncoderOnly(stack, SpanHead())
+    head: Head | None
     if kind == "words":
-        return EncoderOnly(stack, encoder.words_head(fields, block.feed.act, block.norm))
-    dropout = fields.take("classifier_dropout_prob", 0.1)
-    if kind == "pretrain":
-        words = encoder.words_head(fields, block.feed.act, block.norm)
-        pair = ClassHead(fields.labels, dropout=dropout)
-        return EncoderOnly(stack, PretrainHead(words, pair), Pool())
-    if kind == "token":
-        return EncoderOnly(stack, pieces.class_head(fields, "token", dropout=dropout))
-    return EncoderOnly(stack, pieces.class_head(fields, "pool", dropout=dropout), Pool())
+        head = encoder.words_head(fields, stack)
+    elif kind == "pretrain":
+        pair = ClassHead(fields.labels, dropout=fields.take("classifier_dropout_prob", 0.1))
+        head = PretrainHead(encoder.words_head(fields, stack), pair)
+    else:
+        head = small_head(fields, kind, "pool", drop="classifier_dropout_prob", usual=0.1)
+    return encoder.with_head(stack, head, keys, NAMES.pooler)
 
 
 def write(model: EncoderOnly) -> dict[str, Any]:
@@ -131,33 +104,35 @@ def write(model: EncoderOnly) -> dict[str, Any]:
     out |= {"num_hidden_groups": groups, "inner_group_num": inner}
     head = model.head.pair if isinstance(model.head, PretrainHead) else model.head
     if isinstance(head, ClassHead):
-        out |= {"classifier_dropout_prob": head.dropout, **pieces.write_labels(head)}
+        out |= {"classifier_dropout_prob": head.dropout, **write_labels(head)}
     return out
+
+
+LAYER: pieces.Names = {
+    "attention.qkv": ("attention.query", "attention.key", "attention.value"),
+    "attention.out": "attention.dense",
+    "attention_norm": "attention.LayerNorm",
+    "feed.up": "ffn",
+    "feed.down": "ffn_output",
+    "feed_norm": "full_layer_layer_norm",
+}
+NAMES = encoder_map.Names(
+    "pooler", "predictions", "dense", "LayerNorm",
+    pair=("sop_classifier.classifier", "the sentence-order head"),
+)  # fmt: skip
 
 
 def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     """The map of an ALBERT file."""
-    stack, head, kind = model.encoder, model.head, head_kind(model)
-    base = "" if kind == "bare" else "albert."
-    ops = encoder.embeddings(stack, base)
+    stack, base = model.encoder, "" if model.head is None else "albert."
+    ops = encoder_map.weights(model, base, NAMES)
     ops += pieces.dense("encoder.widen", f"{base}encoder.embedding_hidden_mapping_in")
     _, groups, inner = grouping(stack)
     for i in range(groups * inner):
         group, place = i % groups, inner - 1 - i // groups
         theirs = f"{base}encoder.albert_layer_groups.{group}.albert_layers.{place}"
-        ops += encoder.layer(f"encoder.layers.{i}", theirs, stack.blocks[0], stack.dim, LAYER)
-    ops += encoder.pooler(model, base, "pooler")
-    if isinstance(head, LMHead | PretrainHead):
-        words, ours = (head, "head") if isinstance(head, LMHead) else (head.words, "head.words")
-        table = f"{base}embeddings.word_embeddings.weight"
-        ops += encoder.words(ours, words, "predictions", "dense", "LayerNorm", table)
-    if kind == "words":
-        ops.append(Ignored(r"sop_classifier\..*", "the sentence-order head"))
-    elif kind == "pretrain":
-        ops += pieces.dense("head.pair.out", "sop_classifier.classifier")
-    else:
-        ops += pieces.small_head(kind)
+        ops += pieces.layer(f"encoder.layers.{i}", theirs, stack.blocks[0], stack.dim, LAYER)
     return ops
 
 
-FAMILY = Family("albert", PRESETS, ARCHITECTURES, read, write, weights, prefix="albert.")
+FAMILY = Family("albert", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="albert.")

@@ -1,4 +1,7 @@
-"""BART (Lewis et al., 2019): post-norm with learned positions and a norm after the embedding."""
+"""BART (Lewis et al., 2019): post-norm with learned positions and a norm after the embedding.
+
+Every text of the decoder begins with </s>.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +10,32 @@ from typing import Any
 
 from allformer.config import EncoderDecoder, Learned, LMHead
 from allformer.families import fairseq, pieces
-from allformer.families.fairseq import Style
+from allformer.families.fairseq import Style, sizes
+from allformer.families.fairseq_config import read_fairseq, same, write_fairseq
 from allformer.families.fairseq_map import weights
-from allformer.families.family import Family, expect
+from allformer.families.family import Family, architectures, expect
 from allformer.families.fields import Fields
 
-ARCHITECTURES = {
-    "BartForConditionalGeneration": "words",
-    "BartModel": "bare",
-    "BartForSequenceClassification": "class",
-    "BartForQuestionAnswering": "span",
-}
-STYLE = Style(
-    "BART", "post", lambda n: Learned(n, offset=2, count="all"), source_norm=True, labels=3
+ARCHITECTURES = architectures(
+    "Bart", "ForConditionalGeneration", "Model", "ForSequenceClassification", "ForQuestionAnswering"
 )
-
-
-def bart(dim: int, layers: int, heads: int, feed: int) -> EncoderDecoder:
-    """`bart(768, 6, 12, 3072)` is bart-base; every text of the decoder begins with </s>."""
-    return fairseq.assemble(
-        STYLE, dim, (layers, layers), (heads, heads), (feed, feed), (50_265, 50_265),
-        attention_dropout=0.1, feed_dropout=0.1, ids={"pad_id": 1, "bos_id": 0, "eos_id": 2},
-        start=2,
-    )  # fmt: skip
-
-
+STYLE = Style("BART", "post", lambda n: Learned(n, offset=2, count="all"), source_norm=True)
+USUAL = {**fairseq.USUAL, "decoder_start_token_id": 2, "num_labels": 3}
+_DROP = {"attention_dropout": 0.1, "activation_dropout": 0.1}
 PRESETS = {
-    "bart-base": lambda: bart(768, 6, 12, 3072),
-    "bart-large": lambda: bart(1024, 12, 16, 4096),
+    "bart-base": sizes(768, 6, 12, 3072) | _DROP,
+    "bart-large": sizes(1024, 12, 16, 4096) | _DROP,
 }
 
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderDecoder:
     """config.json → the tree."""
-    return fairseq.read(STYLE, fields, ARCHITECTURES[architecture], keys)
+    return read_fairseq(STYLE, fields, ARCHITECTURES[architecture], keys)
 
 
 def write(model: EncoderDecoder) -> dict[str, Any]:
     """The tree → config.json."""
-    raw = fairseq.write(STYLE, model)
+    raw = write_fairseq(STYLE, model)
     check_tables(model)
     return raw
 
@@ -57,6 +47,6 @@ def check_tables(model: EncoderDecoder) -> None:
 
 
 FAMILY = Family(
-    "bart", PRESETS, ARCHITECTURES, read, write, weights, prefix="model.", same=fairseq.same,
-    tables=pieces.TABLES, fresh={"forced_eos_token_id": None},
+    "bart", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="model.",
+    same=same, tables=pieces.TABLES, fresh={"forced_eos_token_id": None},
 )  # fmt: skip

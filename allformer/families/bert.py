@@ -6,47 +6,38 @@ head beside the head that config.json names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
-from allformer.config import ClassHead, EncoderOnly, LMHead, Pool, PretrainHead, SpanHead
-from allformer.families import encoder, pieces
-from allformer.families.family import Family, head_kind
+from allformer.config import ClassHead, EncoderOnly, Head, PretrainHead
+from allformer.families import encoder, encoder_map, pieces
+from allformer.families.family import Family, architectures
 from allformer.families.fields import Fields
-from allformer.families.weights import Ignored, WeightMap
+from allformer.families.heads import small_head
+from allformer.families.weights import WeightMap
 
-ARCHITECTURES = {
-    "BertModel": "bare",
-    "BertForMaskedLM": "words",
-    "BertForPreTraining": "pretrain",
-    "BertForSequenceClassification": "class",
-    "BertForNextSentencePrediction": "class",
-    "BertForTokenClassification": "token",
-    "BertForQuestionAnswering": "span",
-}
+ARCHITECTURES = architectures(
+    "Bert", "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification",
+    "ForNextSentencePrediction", "ForTokenClassification", "ForQuestionAnswering",
+)  # fmt: skip
 USUAL = {
     "vocab_size": 30_522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1, "max_position_embeddings": 512, "type_vocab_size": 2,
     "layer_norm_eps": 1e-12, "pad_token_id": 0,
 }  # fmt: skip
-_LARGE = {
+LARGE = {
     "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
     "intermediate_size": 4096,
 }  # fmt: skip
-
-
-def _bare(**sizes: int) -> Callable[[], EncoderOnly]:
-    return lambda: read(Fields(sizes, "bert"), "BertModel", ())
-
-
-PRESETS = {
-    "bert-base": _bare(),
-    "bert-large": _bare(**_LARGE),
-    "bert-base-cased": _bare(vocab_size=28_996),
-    "bert-large-cased": _bare(vocab_size=28_996, **_LARGE),
-    "bert-base-chinese": _bare(vocab_size=21_128),
-    "bert-base-multilingual": _bare(vocab_size=119_547),
+PRESETS: dict[str, dict[str, Any]] = {
+    "bert-base": {},
+    "bert-large": LARGE,
+    "bert-base-cased": {"vocab_size": 28_996},
+    "bert-large-cased": {"vocab_size": 28_996, **LARGE},
+    "bert-base-chinese": {"vocab_size": 21_128},
+    "bert-base-multilingual": {"vocab_size": 119_547},
 }
 
 
@@ -54,23 +45,17 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
     """config.json → the tree."""
     fields.inert("directionality", "pooler_fc_size", "pooler_num_attention_heads")
     fields.inert("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type")
-    stack, kind = encoder.read_stack(fields, USUAL), ARCHITECTURES[architecture]
-    if kind == "bare":
-        return EncoderOnly(stack, pool=encoder.bare_pool(keys, "pooler.dense.weight"))
-    if kind == "span":
-        return EncoderOnly(stack, SpanHead())
-    block = stack.blocks[0]
-    if kind in ("words", "pretrain"):
-        words = encoder.words_head(fields, block.feed.act, block.norm)
-        if kind == "words":
-            return EncoderOnly(stack, words)
-        return EncoderOnly(stack, PretrainHead(words, _pair(fields)), Pool())
-    if architecture == "BertForNextSentencePrediction":
-        return EncoderOnly(stack, _pair(fields), Pool())
-    dropout = fields.take("classifier_dropout", stack.dropout)
-    if kind == "token":
-        return EncoderOnly(stack, pieces.class_head(fields, "token", dropout=dropout))
-    return EncoderOnly(stack, pieces.class_head(fields, "pool", dropout=dropout), Pool())
+    stack, kind = encoder.read_stack(fields), ARCHITECTURES[architecture]
+    head: Head | None
+    if kind == "words":
+        head = encoder.words_head(fields, stack)
+    elif kind == "pretrain":
+        head = PretrainHead(encoder.words_head(fields, stack), _pair(fields))
+    elif architecture == "BertForNextSentencePrediction":
+        head = _pair(fields)
+    else:
+        head = small_head(fields, kind, "pool", usual=stack.dropout)
+    return encoder.with_head(stack, head, keys, NAMES.pooler)
 
 
 def _pair(fields: Fields) -> ClassHead:
@@ -84,30 +69,27 @@ def write(model: EncoderOnly) -> dict[str, Any]:
     return {**encoder.write_stack(model), **encoder.classifier_dropout(model)}
 
 
+LAYER: pieces.Names = {
+    "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "attention.out": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "feed.up": "intermediate.dense",
+    "feed.down": "output.dense",
+    "feed_norm": "output.LayerNorm",
+}
+NAMES = encoder_map.Names(
+    "pooler.dense", "cls.predictions", "transform.dense", "transform.LayerNorm",
+    pair=("cls.seq_relationship", "the next-sentence head"),
+)  # fmt: skip
+NEXT = replace(NAMES, classes="cls.seq_relationship")
+
+
 def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     """The map of a BERT file."""
-    stack, head, kind = model.encoder, model.head, head_kind(model)
-    base = "" if kind == "bare" else "bert."
-    ops = encoder.embeddings(stack, base)
-    for i, block in enumerate(stack.blocks):
-        ours, theirs = f"encoder.layers.{i}", f"{base}encoder.layer.{i}"
-        ops += encoder.layer(ours, theirs, block, stack.dim, encoder.BERT_LAYER)
-    ops += encoder.pooler(model, base, "pooler.dense")
-    if isinstance(head, LMHead | PretrainHead):
-        words, ours = (head, "head") if isinstance(head, LMHead) else (head.words, "head.words")
-        ops += encoder.words(
-            ours, words, "cls.predictions", "transform.dense", "transform.LayerNorm",
-            f"{base}embeddings.word_embeddings.weight",
-        )  # fmt: skip
-    if kind == "words":
-        ops.append(Ignored(r"cls\.seq_relationship\..*", "the next-sentence head"))
-    elif kind == "pretrain":
-        ops += pieces.dense("head.pair.out", "cls.seq_relationship")
-    elif architecture == "BertForNextSentencePrediction":
-        ops += pieces.dense("head.out", "cls.seq_relationship")
-    else:
-        ops += pieces.small_head(kind)
-    return ops
+    base = "" if model.head is None else "bert."
+    names = NEXT if architecture == "BertForNextSentencePrediction" else NAMES
+    layers = pieces.layers(model.encoder, "encoder", f"{base}encoder.layer", LAYER)
+    return encoder_map.weights(model, base, names) + layers
 
 
-FAMILY = Family("bert", PRESETS, ARCHITECTURES, read, write, weights, prefix="bert.")
+FAMILY = Family("bert", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="bert.")

@@ -14,7 +14,7 @@ from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
 from allformer.families.family import Family, NotThisFamily, Origin, architecture_of
 from allformer.families.fields import Fields
-from allformer.families.pieces import write_labels
+from allformer.families.heads import write_labels
 from allformer.families.weights import Weight, WeightMap, names_of
 
 
@@ -46,7 +46,7 @@ def read_config(
     if architecture is not None:
         raw = {**raw, "architectures": [architecture]}
     name = architecture_of(raw, family)
-    fields = Fields(raw, family.name, ignore)
+    fields = Fields(raw, family.name, family.usual, ignore)
     fields.must("quantization_config")
     fields.must("auto_map")
     try:

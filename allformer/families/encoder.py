@@ -1,12 +1,9 @@
-"""What BERT, RoBERTa and ALBERT have in common: post-norm layers, learned positions, heads."""
+"""What BERT, RoBERTa and ALBERT have in common in config.json: post-norm layers, their heads."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
-
-import torch
 
 from allformer.config import (
     Attention,
@@ -14,83 +11,72 @@ from allformer.config import (
     ClassHead,
     EncoderOnly,
     Feed,
+    Head,
     Learned,
     LMHead,
     Norm,
     Pool,
     PretrainHead,
     Stack,
-    Tokens,
     Transform,
     repeat,
 )
-from allformer.families import activation, pieces
-from allformer.families.family import expect, one
+from allformer.families import activation
+from allformer.families.family import expect, fit, one
 from allformer.families.fields import Fields
-from allformer.families.weights import Alias, Derived, Ignored, Op, Renamed, Same, Unused
+from allformer.families.tokens import read_tokens, write_tokens
 
 
-def read_stack(fields: Fields, usual: Mapping[str, Any]) -> Stack:
-    """The layers that config.json means; `usual` holds the values of absent fields."""
-
-    def take(name: str) -> Any:
-        return fields.take(name, usual[name])
-
+def read_stack(fields: Fields) -> Stack:
+    """The layers that config.json means."""
     fields.must("position_embedding_type", "absolute")
     fields.inert("language", "name")  # of the data, and of the model: Haystack's
-    norm = Norm("layer", float(take("layer_norm_eps")))
-    block = Block(
-        Attention(take("num_attention_heads"), dropout=take("attention_probs_dropout_prob")),
-        Feed(
-            take("intermediate_size"),
-            act=fields.choice("hidden_act", activation.READ, usual["hidden_act"]),
-        ),
-        norm=norm,
-        dropout=take("hidden_dropout_prob"),
+    norm = Norm("layer", float(fields.take("layer_norm_eps")))
+    attention = Attention(
+        fields.take("num_attention_heads"), dropout=fields.take("attention_probs_dropout_prob")
     )
-    vocab = take("vocab_size")
-    special = {
-        name: fields.token(f"{name}_token_id", vocab, usual.get(f"{name}_token_id"))
-        for name in ("pad", "bos", "eos")
-    }
+    act = fields.choice("hidden_act", activation.READ)
+    feed, dropout = Feed(fields.take("intermediate_size"), act), fields.take("hidden_dropout_prob")
     return Stack(
-        take("hidden_size"),
-        Tokens(
-            vocab,
-            types=take("type_vocab_size"),
-            pad_id=special["pad"],
-            bos_id=special["bos"],
-            eos_id=special["eos"],
-            pad_fixed=True,
+        fields.take("hidden_size"),
+        read_tokens(fields, types=fields.take("type_vocab_size"), pad_fixed=True),
+        Learned(fields.take("max_position_embeddings"), count="all"),
+        repeat(
+            Block(attention, feed, norm=norm, dropout=dropout), fields.take("num_hidden_layers")
         ),
-        Learned(take("max_position_embeddings"), count="all"),
-        repeat(block, take("num_hidden_layers")),
         source_norm=norm,
-        dropout=block.dropout,
+        dropout=dropout,
     )
 
 
-def words_head(fields: Fields, act: str, norm: Norm) -> LMHead:
-    """The head that fills in masked words."""
-    tied = fields.take("tie_word_embeddings", True)
-    return LMHead(tied, bias=True, transform=Transform(act, norm))
+def words_head(fields: Fields, stack: Stack, act: str | None = None) -> LMHead:
+    """The head that fills in masked words; its layer is like the others, but for its `act`."""
+    block = stack.blocks[0]
+    transform = Transform(act or block.feed.act, block.norm)
+    return LMHead(fields.take("tie_word_embeddings", True), bias=True, transform=transform)
 
 
-def bare_pool(keys: Collection[str], name: str) -> Pool | None:
-    """The bare model may have a pooler or not: the weights tell. It has one by default."""
-    return Pool() if not keys or name in keys else None
+def with_head(stack: Stack, head: Head | None, keys: Collection[str], pooler: str) -> EncoderOnly:
+    """The model, with a pooler where its head reads one.
+
+    The bare model may have one or not: the weights tell. It has one by default.
+    """
+    if head is None:
+        pooled = not keys or f"{pooler}.weight" in keys
+    else:
+        pooled = isinstance(head, PretrainHead) or getattr(head, "at", None) == "pool"
+    return EncoderOnly(stack, head, Pool() if pooled else None)
 
 
 def write_stack(model: EncoderOnly) -> dict[str, Any]:
-    """The inverse of `read_stack`."""
-    expect(isinstance(model, EncoderOnly), "is not an encoder")
-    stack, block = model.encoder, one(model.encoder.blocks, "shape")
-    expect(isinstance(stack.position, Learned), "has no learned positions")
+    """The inverse of `read_stack`, and whether the output is tied."""
+    stack = fit(model, EncoderOnly, "is not an encoder").encoder
+    block = one(stack.blocks, "shape")
+    position = fit(stack.position, Learned, "has no learned positions")
     expect(stack.source_norm is not None, "has no norm after the embedding")
     expect(stack.source.types > 0, "has no token types")
-    assert isinstance(stack.position, Learned)
     out = {
-        "vocab_size": stack.source.vocab,
+        **write_tokens(stack.source),
         "hidden_size": stack.dim,
         "num_hidden_layers": len(stack.blocks),
         "num_attention_heads": block.attention.heads,
@@ -98,10 +84,9 @@ def write_stack(model: EncoderOnly) -> dict[str, Any]:
         "hidden_act": activation.WRITE[block.feed.act],
         "hidden_dropout_prob": block.dropout,
         "attention_probs_dropout_prob": block.attention.dropout,
-        "max_position_embeddings": stack.position.offset + stack.position.length,
+        "max_position_embeddings": position.offset + position.length,
         "type_vocab_size": stack.source.types,
         "layer_norm_eps": block.norm.eps,
-        **pieces.write_tokens(stack.source),
     }
     words = model.head.words if isinstance(model.head, PretrainHead) else model.head
     if isinstance(words, LMHead):
@@ -116,73 +101,3 @@ def classifier_dropout(model: EncoderOnly) -> dict[str, Any]:
     if not isinstance(head, ClassHead) or head.dropout == model.encoder.dropout:
         return {}
     return {"classifier_dropout": head.dropout}
-
-
-def embeddings(stack: Stack, base: str) -> list[Op]:
-    """Words, positions, token types and their norm, by old names too."""
-    where, position = f"{base}embeddings", stack.position
-    assert isinstance(position, Learned)
-    assert stack.source_norm is not None
-    rows = position.offset + position.length
-    return [
-        Renamed(r"LayerNorm\.gamma$", "LayerNorm.weight"),
-        Renamed(r"LayerNorm\.beta$", "LayerNorm.bias"),
-        Same("encoder.embedding.weight", f"{where}.word_embeddings.weight"),
-        Same("encoder.position.weight", f"{where}.position_embeddings.weight"),
-        Same("encoder.types.weight", f"{where}.token_type_embeddings.weight"),
-        *pieces.norm("encoder.source_norm", f"{where}.LayerNorm", stack.source_norm),
-        Derived(f"{where}.position_ids", lambda: torch.arange(rows)[None]),
-    ]
-
-
-def layer(ours: str, theirs: str, block: Block, dim: int, names: Mapping[str, str]) -> list[Op]:
-    """One layer; `names` has what theirs calls each part of ours."""
-    qkv = tuple(f"{theirs}.{names[part]}" for part in ("query", "key", "value"))
-    ops = pieces.fused(f"{ours}.attention.qkv", qkv, pieces.head_sizes(block.attention, dim))
-    for part in ("attention.out", "attention_norm", "feed.up", "feed.down", "feed_norm"):
-        ops += pieces.dense(f"{ours}.{part}", f"{theirs}.{names[part]}")
-    return ops
-
-
-BERT_LAYER = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "attention.out": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "feed.up": "intermediate.dense",
-    "feed.down": "output.dense",
-    "feed_norm": "output.LayerNorm",
-}
-
-
-def words(ours: str, head: LMHead, theirs: str, dense: str, norm: str, table: str) -> list[Op]:
-    """The head over the vocabulary. Its bias has two names, and two tensors when it is untied, of
-    which the one called decoder.bias is added."""
-    ops = pieces.dense(f"{ours}.transform.dense", f"{theirs}.{dense}")
-    ops += pieces.dense(f"{ours}.transform.norm", f"{theirs}.{norm}")
-    if head.tied:
-        return [
-            *ops,
-            Same(f"{ours}.bias", f"{theirs}.bias"),
-            Alias(f"{theirs}.decoder.bias", f"{theirs}.bias"),
-            Alias(f"{theirs}.decoder.weight", table),
-        ]
-    return [
-        *ops,
-        Same(f"{ours}.bias", f"{theirs}.decoder.bias"),
-        Unused(f"{theirs}.bias", f"{theirs}.decoder.bias"),
-        Same(f"{ours}.table.weight", f"{theirs}.decoder.weight"),
-    ]
-
-
-def no_pooler(base: str) -> Ignored:
-    """Files that were made from a bigger model have one nevertheless."""
-    return Ignored(re.escape(base) + r"pooler\..*", "its head reads no pooler")
-
-
-def pooler(model: EncoderOnly, base: str, theirs: str) -> list[Op]:
-    """The pooler's layer, or what to make of one that no head reads."""
-    if model.pool is None:
-        return [no_pooler(base)]
-    return pieces.dense("pool.dense", f"{base}{theirs}")

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from allformer.config import ClassHead, EncoderDecoder, LMHead, Sinusoidal, SpanHead, Stack
+from allformer.config import EncoderDecoder, LMHead, Sinusoidal, Stack
 from allformer.families import pieces
 from allformer.families.fairseq import LENGTH
+from allformer.families.heads import head_weights
 from allformer.families.weights import Alias, Derived, Ignored, Op, Reshaped, Same, WeightMap
 
 
@@ -28,12 +29,8 @@ def weights(model: EncoderDecoder, architecture: str) -> WeightMap:
             ops.append(Same(f"{side}.position.weight", name))
         ops += _stack(stack, side, f"{base}{side}")
     ops.append(Ignored(r"(model\.)?(encoder|decoder)\.version", "fairseq's, of old files"))
-    if isinstance(model.head, ClassHead):
-        ops += pieces.dense("head.dense", "classification_head.dense")
-        ops += pieces.dense("head.out", "classification_head.out_proj")
-    elif isinstance(model.head, SpanHead):
-        ops += pieces.dense("head.out", "qa_outputs")
-    return ops
+    table = pieces.TABLES[0 if model.shared else 2]
+    return ops + head_weights(model.head, f"{base}{table}", "classification_head")
 
 
 def _tables(model: EncoderDecoder, base: str) -> list[Op]:
@@ -45,32 +42,32 @@ def _tables(model: EncoderDecoder, base: str) -> list[Op]:
     else:
         ops = [Same("encoder.embedding.weight", encoder), Same("decoder.embedding.weight", decoder)]
         ops += [Ignored(shared.replace(".", r"\."), "encoder and decoder have their own tables")]
-    head = model.head
-    if isinstance(head, LMHead):
-        ops.append(pieces.output(head, shared if model.shared else decoder))
-        if head.offset:
-            shape = (1, model.decoder.source.vocab)
-            ops.append(Reshaped("head.offset", "final_logits_bias", shape))
+    if isinstance(model.head, LMHead) and model.head.offset:
+        shape = (1, model.decoder.source.vocab)
+        ops.append(Reshaped("head.offset", "final_logits_bias", shape))
     return ops
 
 
+LAYER: pieces.Names = {
+    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.out": "self_attn.out_proj",
+    "attention_norm": "self_attn_layer_norm",
+    "cross.query": "encoder_attn.q_proj",
+    "cross.memory": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross.out": "encoder_attn.out_proj",
+    "cross_norm": "encoder_attn_layer_norm",
+    "feed.up": "fc1",
+    "feed.down": "fc2",
+    "feed_norm": "final_layer_norm",
+}
+
+
 def _stack(stack: Stack, ours: str, theirs: str) -> list[Op]:
-    ops: list[Op] = []
+    ops = pieces.layers(stack, ours, f"{theirs}.layers", LAYER)
     if stack.source_norm is not None:
         ops += pieces.dense(f"{ours}.source_norm", f"{theirs}.layernorm_embedding")
     if stack.final_norm is not None:
         ops += pieces.dense(f"{ours}.final_norm", f"{theirs}.layer_norm")
-    for i, block in enumerate(stack.blocks):
-        a, b = f"{ours}.layers.{i}", f"{theirs}.layers.{i}"
-        ops += pieces.attention(f"{a}.attention", f"{b}.self_attn", block.attention, stack.dim)
-        ops += pieces.dense(f"{a}.attention_norm", f"{b}.self_attn_layer_norm")
-        if block.cross is not None:
-            there = f"{b}.encoder_attn"
-            ops += pieces.attention(f"{a}.cross", there, block.cross, stack.dim, cross=True)
-            ops += pieces.dense(f"{a}.cross_norm", f"{there}_layer_norm")
-        ops += pieces.dense(f"{a}.feed.up", f"{b}.fc1")
-        ops += pieces.dense(f"{a}.feed.down", f"{b}.fc2")
-        ops += pieces.dense(f"{a}.feed_norm", f"{b}.final_layer_norm")
     return ops
 
 

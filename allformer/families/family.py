@@ -1,23 +1,34 @@
 """What a family is: presets, a reader and a writer of its config.json, and a weight map.
 
-    FAMILY = Family("llama", PRESETS, ARCHITECTURES, read, write, weights)
+    FAMILY = Family("llama", ARCHITECTURES, USUAL, PRESETS, read, write, weights)
 
-`read(fields, architecture, keys)` gives the config tree; `keys` are the names in the weight files,
-for facts that config.json leaves open (is there a pooler?). `write(model)` is its inverse and
-raises `NotThisFamily` where the tree is not one of this family's. `weights(model, architecture)`
-is the map of its tensors.
+A preset is what the config.json of a published model says, where that is not USUAL: what an absent
+field means. `read(fields, architecture, keys)` gives the config tree; `keys` are the names in the
+weight files, for facts that config.json leaves open (is there a pooler?). `write(model)` is its
+inverse and raises `NotThisFamily` where the tree is not one of this family's.
+`weights(model, architecture)` is the map of its tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from allformer import config
 from allformer.errors import CheckpointError
 from allformer.families.fields import Fields
 from allformer.families.weights import WeightMap
+
+Slot = TypeVar("Slot")
+# How the names of transformers' classes end, and the kind of head that such a class has.
+ENDINGS = {
+    "Model": "bare", "EncoderModel": "encoder", "ForPreTraining": "pretrain",
+    "ForCausalLM": "words", "LMHeadModel": "words", "WithLMHeadModel": "words", "MTModel": "words",
+    "ForMaskedLM": "words", "ForConditionalGeneration": "words",
+    "ForSequenceClassification": "class", "ForNextSentencePrediction": "class",
+    "ForTokenClassification": "token", "ForQuestionAnswering": "span",
+}  # fmt: skip
 
 
 class NotThisFamily(Exception):
@@ -33,14 +44,21 @@ def head_kind(model: config.Model) -> str:
     return "bare" if head is None else kinds[type(head)]
 
 
+def architectures(name: str, *endings: str) -> dict[str, str]:
+    """Class names and their heads: `architectures("Llama", "ForCausalLM", "Model")`."""
+    return {name + ending: ENDINGS[ending] for ending in endings}
+
+
 @dataclass(frozen=True)
 class Family:
     """One family; see the top of this file. `architectures` maps transformers' class names to the
-    kind of head (`head_kind`); the first of a kind is the one that is written."""
+    kind of head (`head_kind`); the first of a kind is the one that is written, the first of all
+    that of a preset."""
 
     name: str
-    presets: Mapping[str, Callable[[], config.Model]]
     architectures: Mapping[str, str]
+    usual: Mapping[str, Any]
+    presets: Mapping[str, Mapping[str, Any]]
     read: Callable[[Fields, str, Collection[str]], config.Model]
     write: Callable[[Any], dict[str, Any]]
     weights: Callable[[Any, str], WeightMap]
@@ -51,6 +69,13 @@ class Family:
     # not the copies that older files hold of a tied table.
     tables: tuple[str, ...] = ()
     fresh: Mapping[str, Any] = field(default_factory=dict)  # for models that had no config.json
+
+    def make(self, raw: Mapping[str, Any]) -> config.Model:
+        """A model by the fields of its config.json: `FAMILY.make({"hidden_size": 1024})`."""
+        fields = Fields(raw, self.name, self.usual)
+        model = self.read(fields, next(iter(self.architectures)), ())
+        fields.close()
+        return model
 
 
 @dataclass(frozen=True)
@@ -75,10 +100,29 @@ def architecture_of(raw: Mapping[str, Any], family: Family) -> str:
     return str(named)
 
 
+def as_told(change: Callable[[config.Stack], config.Stack], model: Any) -> Any:
+    """For `Family.same`: each stack changed, and the decoder's first token written out."""
+    if isinstance(model, config.EncoderOnly):
+        return replace(model, encoder=change(model.encoder))
+    encoder, decoder = change(model.encoder), change(model.decoder)
+    return replace(model, encoder=encoder, decoder=decoder, start_id=model.start)
+
+
 def expect(condition: bool, why: str) -> None:
     """In a writer: this family cannot say that."""
     if not condition:
         raise NotThisFamily(why)
+
+
+def named(names: str, *values: Any) -> dict[str, Any]:
+    """A row of a table of presets: `named("hidden_size num_hidden_layers", 768, 12)`."""
+    return dict(zip(names.split(), values, strict=True))
+
+
+def fit(value: Any, kind: type[Slot], why: str) -> Slot:
+    """In a writer: what is in a slot, if it is of the kind that this family has there."""
+    expect(isinstance(value, kind), why)
+    return value  # type: ignore[no-any-return]
 
 
 def one(values: Collection[Any], what: str) -> Any:

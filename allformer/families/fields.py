@@ -42,20 +42,31 @@ _MISSING: Any = object()
 
 
 class Fields:
-    """`fields.take("hidden_size", 768)`; afterwards `fields.close()` refuses what nobody took."""
+    """`fields.take("hidden_size", 768)`; afterwards `fields.close()` refuses what nobody took.
 
-    def __init__(self, raw: Mapping[str, Any], kind: str, ignore: Iterable[str] = ()) -> None:
-        self.raw, self.kind = dict(raw), kind
+    `usual` has the values of absent fields, as the family's files leave them out.
+    """
+
+    def __init__(
+        self,
+        raw: Mapping[str, Any],
+        kind: str,
+        usual: Mapping[str, Any] | None = None,
+        ignore: Iterable[str] = (),
+    ) -> None:
+        self.raw, self.kind, self.usual = dict(raw), kind, usual or {}
         self.taken: set[str] = set()
         self.known: set[str] = set()  # looked at, and of no effect as they stand
         self.ignore = frozenset(ignore)
 
-    def take(self, name: str, default: Any = _MISSING, *older: str) -> Any:
+    def take(self, name: str, default: Any = _MISSING, *, older: str | None = None) -> Any:
         """The field's value, under this or an older name; null counts as absent."""
-        self.taken.update((name, *older))
-        for known in (name, *older):
+        names = (name,) if older is None else (name, older)
+        self.taken.update(names)
+        for known in names:
             if self.raw.get(known) is not None:
                 return self.raw[known]
+        default = self.usual.get(name, _MISSING) if default is _MISSING else default
         if default is _MISSING:
             raise CheckpointError(
                 f"config.json lacks {name!r}, which a {self.kind} model needs; add it"
@@ -77,7 +88,7 @@ class Fields:
         """Fields of this family that change nothing, whatever they say."""
         self.known.update(names)
 
-    def choice(self, name: str, known: Mapping[str, str], default: str) -> str:
+    def choice(self, name: str, known: Mapping[str, str], default: Any = _MISSING) -> str:
         """A name that the table translates: `fields.choice("hidden_act", ACT, "gelu")`."""
         value = self.take(name, default)
         if value not in known:
@@ -86,9 +97,9 @@ class Fields:
             )
         return known[value]
 
-    def token(self, name: str, vocab: int, default: int | None = None) -> int | None:
+    def token(self, name: str, vocab: int) -> int | None:
         """A token id of the vocabulary; the first of a list; None where it points outside."""
-        value = self.raw.get(name, default)
+        value = self.raw.get(name, self.usual.get(name))
         value = value[0] if isinstance(value, list) and value else value
         return value if type(value) is int and 0 <= value < vocab else None
 
@@ -97,7 +108,8 @@ class Fields:
         """The names of the classes, in order."""
         names = self.raw.get("id2label")
         if not names:
-            return tuple(f"LABEL_{i}" for i in range(self.raw.get("num_labels") or 2))
+            count = self.raw.get("num_labels") or self.usual.get("num_labels", 2)
+            return tuple(f"LABEL_{i}" for i in range(count))
         try:
             ordered = sorted((int(key), str(name)) for key, name in names.items())
         except (AttributeError, ValueError):

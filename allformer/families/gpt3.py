@@ -8,8 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from allformer.config import DecoderOnly, Window, cycle
-from allformer.families.gpt2 import gpt2
+from allformer.config import (
+    Attention,
+    Block,
+    DecoderOnly,
+    Feed,
+    Learned,
+    Norm,
+    Stack,
+    Tokens,
+    Window,
+    cycle,
+)
 
 
 def gpt3(dim: int, layers: int, heads: int, head_dim: int, window: int = 256) -> DecoderOnly:
@@ -18,10 +28,14 @@ def gpt3(dim: int, layers: int, heads: int, head_dim: int, window: int = 256) ->
     The paper's table 2.1 gives sizes and head_dim (its 13B has heads·head_dim ≠ dim); it says
     "alternating dense and locally banded" after the Sparse Transformer, not how wide: 256 is ours.
     """
-    model = gpt2(dim, layers, heads, length=2048, head_dim=head_dim)
-    full = model.decoder.blocks[0]
-    banded = replace(full, attention=replace(full.attention, mixer=Window(window - 1)))
-    return replace(model, decoder=replace(model.decoder, blocks=cycle((full, banded), layers)))
+    attention = Attention(heads, head_dim=head_dim, dropout=0.1)
+    full = Block(attention, Feed(4 * dim, act="gelu_tanh"), norm_at="pre")
+    banded = replace(full, attention=replace(attention, mixer=Window(window - 1)))
+    stack = Stack(
+        dim, Tokens(50_257, bos_id=50_256, eos_id=50_256), Learned(2048),
+        cycle((full, banded), layers), causal=True, final_norm=Norm(),
+    )  # fmt: skip
+    return DecoderOnly(stack)
 
 
 PRESETS = {

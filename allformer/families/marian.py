@@ -11,46 +11,37 @@ from typing import Any
 
 from allformer.config import EncoderDecoder, LMHead, Sinusoidal
 from allformer.families import fairseq, pieces
-from allformer.families.fairseq import Style
+from allformer.families.fairseq import Style, sizes
+from allformer.families.fairseq_config import read_fairseq, same, write_fairseq
 from allformer.families.fairseq_map import weights
-from allformer.families.family import Family, expect
+from allformer.families.family import Family, architectures, expect
 from allformer.families.fields import Fields
 
-ARCHITECTURES = {"MarianMTModel": "words", "MarianModel": "bare"}
-STYLE = Style(
-    "Marian", "post", lambda n: Sinusoidal(layout="halves", count="all", length=n),
-    vocab=58_101, pad=58_100, bos=None, eos=0, start=58_100,
-)  # fmt: skip
-
-
-def marian(dim: int, layers: int, heads: int, feed: int, vocab: int) -> EncoderDecoder:
-    """`marian(512, 6, 8, 2048, 58_101)` is Helsinki-NLP's opus-mt-en-de.
-
-    The padding is the last token and starts every translation; the end is the first.
-    """
-    ids: dict[str, int | None] = {"pad_id": vocab - 1, "bos_id": 0, "eos_id": 0}
-    return fairseq.assemble(
-        STYLE, dim, (layers, layers), (heads, heads), (feed, feed), (vocab, vocab),
-        act="silu", length=512, scale=True, ids=ids, start=vocab - 1,
-    )  # fmt: skip
-
-
-PRESETS = {"marian-base": lambda: marian(512, 6, 8, 2048, 58_101)}
+ARCHITECTURES = architectures("Marian", "MTModel", "Model")
+STYLE = Style("Marian", "post", lambda n: Sinusoidal(layout="halves", count="all", length=n))
+USUAL = {
+    **fairseq.USUAL, "vocab_size": 58_101, "pad_token_id": 58_100, "bos_token_id": None,
+    "eos_token_id": 0, "decoder_start_token_id": 58_100, "share_encoder_decoder_embeddings": True,
+}  # fmt: skip
+# Helsinki-NLP's opus-mt-en-de. The padding is the last token and starts every translation; the end
+# is the first.
+_BASE = {
+    "activation_function": "swish", "max_position_embeddings": 512, "scale_embedding": True,
+    "bos_token_id": 0,
+}  # fmt: skip
+PRESETS = {"marian-base": sizes(512, 6, 8, 2048) | _BASE}
 
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderDecoder:
     """config.json → the tree."""
-    share = fields.take("share_encoder_decoder_embeddings", True)
+    share, kind = fields.take("share_encoder_decoder_embeddings"), ARCHITECTURES[architecture]
     target = fields.take("decoder_vocab_size", None)
-    kind = ARCHITECTURES[architecture]
-    return fairseq.read(
-        STYLE, fields, kind, keys, share=share, target=None if share else target
-    )  # fmt: skip
+    return read_fairseq(STYLE, fields, kind, keys, share=share, target=None if share else target)
 
 
 def write(model: EncoderDecoder) -> dict[str, Any]:
     """The tree → config.json."""
-    raw = fairseq.write(STYLE, model)
+    raw = write_fairseq(STYLE, model)
     position = model.encoder.position
     assert isinstance(position, Sinusoidal)
     expect(position.layout == "halves", "has sines and cosines in turn, and Marian all sines first")
@@ -66,6 +57,6 @@ def write(model: EncoderDecoder) -> dict[str, Any]:
 # transformers would end every translation with token 0.
 FRESH = {"forced_eos_token_id": None}
 FAMILY = Family(
-    "marian", PRESETS, ARCHITECTURES, read, write, weights, prefix="model.", same=fairseq.same,
-    tables=pieces.TABLES, fresh=FRESH,
+    "marian", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="model.",
+    same=same, tables=pieces.TABLES, fresh=FRESH,
 )  # fmt: skip

@@ -1,13 +1,14 @@
-"""Pieces of weight maps and configs that several families share."""
+"""Pieces of weight maps that several families share: a layer of a model is a table of names."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from allformer import config
-from allformer.families.fields import Fields
-from allformer.families.weights import Alias, Op, Same, Stacked, Transposed
+from allformer.families.weights import Op, Same, Stacked, Transposed
+
+# What theirs calls each part of our layer; several names where we hold several matrices as one.
+Names = Mapping[str, str | tuple[str, ...]]
 
 # The tables that are one where a model is tied, by transformers' names.
 TABLES = (
@@ -19,15 +20,10 @@ TABLES = (
 
 
 def dense(ours: str, theirs: str, bias: bool = True, transposed: bool = False) -> list[Op]:
-    """A linear layer's weight and bias."""
+    """A linear layer's, or a norm's, weight and bias."""
     kind = Transposed if transposed else Same
     ops: list[Op] = [kind(f"{ours}.weight", f"{theirs}.weight")]
     return [*ops, Same(f"{ours}.bias", f"{theirs}.bias")] if bias else ops
-
-
-def norm(ours: str, theirs: str, kind: config.Norm) -> list[Op]:
-    """A norm's weight and, for LayerNorm, bias."""
-    return dense(ours, theirs, bias=kind.kind == "layer")
 
 
 def fused(
@@ -44,90 +40,40 @@ def head_sizes(attention: config.Attention, dim: int) -> tuple[int, int, int]:
     return attention.heads * size, attention.groups * size, attention.groups * size
 
 
-def attention(
-    ours: str,
-    theirs: str,
-    kind: config.Attention,
-    dim: int,
-    parts: tuple[str, str, str, str] = ("q_proj", "k_proj", "v_proj", "out_proj"),
-    cross: bool = False,
+def layer(
+    ours: str, theirs: str, block: config.Block, dim: int, names: Names, transposed: bool = False
 ) -> list[Op]:
-    """An attention's four matrices: q, k, v in one of ours, or across q and then k, v."""
-    q, k, v, out = (f"{theirs}.{part}" for part in parts)
-    rows = head_sizes(kind, dim)
-    ops = dense(f"{ours}.out", out, kind.bias)
-    if not cross:
-        return [*fused(f"{ours}.qkv", (q, k, v), rows, kind.bias), *ops]
-    query = dense(f"{ours}.query", q, kind.bias)
-    return [*query, *fused(f"{ours}.memory", (k, v), rows[1:], kind.bias), *ops]
+    """One layer by its table of `names`, which may name parts that this one has not.
+
+    `{"attention.qkv": ("q_proj", "k_proj", "v_proj"), "attention_norm": "input_layernorm", …}`
+    """
+    ops: list[Op] = []
+    for part, name in names.items():
+        slot = getattr(block, part.partition(".")[0].removesuffix("_norm"))
+        if slot is None:
+            continue
+        here, there = f"{ours}.{part}", f"{theirs}.{name}"
+        if part.endswith("_norm"):
+            ops += dense(here, there, block.norm.kind == "layer")
+        elif isinstance(name, str):
+            ops += dense(here, there, slot.bias, transposed)
+        else:  # q, k and v, or across the last two
+            rows = head_sizes(slot, dim)[-len(name) :]
+            ops += fused(here, tuple(f"{theirs}.{x}" for x in name), rows, slot.bias)
+    return ops
+
+
+def layers(
+    stack: config.Stack, ours: str, theirs: str, names: Names, transposed: bool = False
+) -> list[Op]:
+    """All layers of a stack, each with its number: `layers(stack, "decoder", "h", NAMES)`."""
+    return [
+        op
+        for i, block in enumerate(stack.blocks)
+        for op in layer(f"{ours}.layers.{i}", f"{theirs}.{i}", block, stack.dim, names, transposed)
+    ]
 
 
 def has(keys: Collection[str], name: str) -> bool:
     """Whether a file has a tensor of that name, with or without a prefix."""
     return any(f".{key}".endswith(f".{name}") for key in keys)
-
-
-def output(head: config.LMHead, table: str, theirs: str = "lm_head.weight") -> Op:
-    """The output matrix: a second name of the embedding's `table`, or one of its own."""
-    return Alias(theirs, table) if head.tied else Same("head.table.weight", theirs)
-
-
-def small_head(
-    kind: str, classes: str = "classifier", tags: str = "classifier", bias: bool = True
-) -> list[Op]:
-    """The one layer of a head that classifies texts (`bias` or not) or tokens, or finds answers."""
-    names = {"class": classes, "token": tags, "span": "qa_outputs"}
-    return dense("head.out", names[kind], bias or kind != "class") if kind in names else []
-
-
-def class_head(
-    fields: Fields, at: str, *, dense: str | None = None, bias: bool = True, dropout: float = 0.0
-) -> config.ClassHead:
-    """A classification head with the labels and the problem that config.json names."""
-    return config.ClassHead(
-        fields.labels,
-        at=at,  # type: ignore[arg-type]
-        dense=dense,
-        bias=bias,
-        dropout=dropout,
-        problem=fields.raw.get("problem_type") if at != "token" else None,
-    )
-
-
-def decoder_head(fields: Fields, kind: str) -> config.ClassHead | config.SpanHead | None:
-    """What transformers puts on a decoder to classify or to find answers."""
-    if kind == "class":
-        return class_head(fields, "last", bias=False)
-    if kind == "token":
-        dropout = fields.take("classifier_dropout", fields.take("hidden_dropout", 0.1))
-        return class_head(fields, "token", dropout=dropout)
-    return config.SpanHead() if kind == "span" else None
-
-
-def write_head(head: Any) -> dict[str, Any]:
-    """What config.json says of a decoder's head."""
-    if isinstance(head, config.LMHead):
-        return {"tie_word_embeddings": head.tied}
-    if isinstance(head, config.ClassHead) and head.at == "token" and head.dropout != 0.1:
-        return {"classifier_dropout": head.dropout}
-    return {}
-
-
-def write_labels(head: Any) -> dict[str, Any]:
-    """`id2label`, `label2id` and the problem of a classification head."""
-    if not isinstance(head, config.ClassHead):
-        return {}
-    return {
-        "id2label": {str(i): name for i, name in enumerate(head.labels)},
-        "label2id": {name: i for i, name in enumerate(head.labels)},
-        "problem_type": head.problem,
-    }
-
-
-def write_tokens(tokens: config.Tokens) -> dict[str, Any]:
-    """The special ids."""
-    return {
-        "pad_token_id": tokens.pad_id,
-        "bos_token_id": tokens.bos_id,
-        "eos_token_id": tokens.eos_id,
-    }

@@ -6,44 +6,32 @@ head for classes has a layer of its own and no pooler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from allformer.config import EncoderOnly, Learned, LMHead, SpanHead
+from allformer.config import EncoderOnly, Learned
 from allformer.errors import CheckpointError
-from allformer.families import encoder, pieces
-from allformer.families.bert import USUAL as BERT
-from allformer.families.family import Family, expect, head_kind
+from allformer.families import bert, encoder, encoder_map, pieces
+from allformer.families.family import Family, architectures, expect
 from allformer.families.fields import Fields
+from allformer.families.heads import small_head
 from allformer.families.weights import WeightMap
 
-ARCHITECTURES = {
-    "RobertaModel": "bare",
-    "RobertaForMaskedLM": "words",
-    "RobertaForSequenceClassification": "class",
-    "RobertaForTokenClassification": "token",
-    "RobertaForQuestionAnswering": "span",
-}
-USUAL = {**BERT, "vocab_size": 50_265, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+ARCHITECTURES = architectures(
+    "Roberta", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
+    "ForQuestionAnswering",
+)  # fmt: skip
+_IDS = {"vocab_size": 50_265, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+USUAL = {**bert.USUAL, **_IDS}
 _BASE = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-
-
-def _bare(**sizes: Any) -> Callable[[], EncoderOnly]:
-    return lambda: read(Fields({**_BASE, **sizes}, "roberta"), "RobertaModel", ())
-
-
-PRESETS = {
-    "roberta-base": _bare(),
-    "roberta-large": _bare(
-        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
-    ),
-}
+PRESETS = {"roberta-base": _BASE, "roberta-large": {**_BASE, **bert.LARGE}}
+NAMES = encoder_map.Names("pooler.dense", "lm_head", "dense", "layer_norm")
 
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly:
     """config.json → the tree."""
-    stack, kind = encoder.read_stack(fields, USUAL), ARCHITECTURES[architecture]
+    stack, kind = encoder.read_stack(fields), ARCHITECTURES[architecture]
     pad, position = stack.source.pad_id, stack.position
     if pad is None:
         raise CheckpointError(
@@ -53,16 +41,10 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
     assert isinstance(position, Learned)
     position = Learned(position.length - pad - 1, offset=pad + 1, count="ids")
     stack = replace(stack, position=position)
-    if kind == "bare":
-        return EncoderOnly(stack, pool=encoder.bare_pool(keys, "pooler.dense.weight"))
     if kind == "words":  # the exact gelu, whatever hidden_act says
-        return EncoderOnly(stack, encoder.words_head(fields, "gelu", stack.blocks[0].norm))
-    if kind == "span":
-        return EncoderOnly(stack, SpanHead())
-    dropout = fields.take("classifier_dropout", stack.dropout)
-    if kind == "token":
-        return EncoderOnly(stack, pieces.class_head(fields, "token", dropout=dropout))
-    return EncoderOnly(stack, pieces.class_head(fields, "first", dense="tanh", dropout=dropout))
+        return EncoderOnly(stack, encoder.words_head(fields, stack, "gelu"))
+    head = small_head(fields, kind, "first", dense="tanh", usual=stack.dropout)
+    return encoder.with_head(stack, head, keys, NAMES.pooler)
 
 
 def write(model: EncoderOnly) -> dict[str, Any]:
@@ -77,22 +59,9 @@ def write(model: EncoderOnly) -> dict[str, Any]:
 
 def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     """The map of a RoBERTa file."""
-    stack, kind = model.encoder, head_kind(model)
-    base = "" if kind == "bare" else "roberta."
-    ops = encoder.embeddings(stack, base)
-    for i, block in enumerate(stack.blocks):
-        ours, theirs = f"encoder.layers.{i}", f"{base}encoder.layer.{i}"
-        ops += encoder.layer(ours, theirs, block, stack.dim, encoder.BERT_LAYER)
-    ops += encoder.pooler(model, base, "pooler.dense")
-    if isinstance(model.head, LMHead):
-        table = f"{base}embeddings.word_embeddings.weight"
-        ops += encoder.words("head", model.head, "lm_head", "dense", "layer_norm", table)
-    elif kind == "class":
-        ops += pieces.dense("head.dense", "classifier.dense")
-        ops += pieces.dense("head.out", "classifier.out_proj")
-    else:
-        ops += pieces.small_head(kind)
-    return ops
+    base = "" if model.head is None else "roberta."
+    layers = pieces.layers(model.encoder, "encoder", f"{base}encoder.layer", bert.LAYER)
+    return encoder_map.weights(model, base, NAMES) + layers
 
 
-FAMILY = Family("roberta", PRESETS, ARCHITECTURES, read, write, weights, prefix="roberta.")
+FAMILY = Family("roberta", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="roberta.")

@@ -1,8 +1,9 @@
-"""Plant a bug: change a few characters of one function of the library, in this process only."""
+"""Plant a bug: change a few characters of one function or table of the library, in this process."""
 
 from __future__ import annotations
 import __future__
 
+import ast
 import importlib
 import inspect
 import sys
@@ -19,7 +20,8 @@ Change = tuple[str, str]  # what stands there, what the bug has instead
 
 def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -> None:
     """Replace `target` ("allformer.core.masks:causal_mask", "…attention:MultiHead.forward") by
-    itself with `changes` made in its source; `patcher.undo()` takes it out again.
+    itself with `changes` made in its source; `patcher.undo()` takes it out again. The source of a
+    table ("allformer.families.llama:LAYER") is its `repr`.
 
     If the source no longer has the text, the mutant is stale and must be moved along: an error.
     """
@@ -30,6 +32,10 @@ def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -
     for part in owners:
         owner = getattr(owner, part)
     original = vars(owner)[name]
+    if isinstance(original, dict):  # where it lies: others may hold it too
+        for key, value in ast.literal_eval(_changed(repr(original), target, changes)).items():
+            patcher.setitem(original, key, value)
+        return
     mutated = _rebuild(module, owner, original, name, target, changes)
     if owners:
         patcher.setattr(owner, name, mutated)
@@ -46,11 +52,7 @@ def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -
                 patcher.setitem(vars(family), field, mutated)
 
 
-def _rebuild(
-    module: Any, owner: Any, original: Any, name: str, target: str, changes: Sequence[Change]
-) -> Any:
-    function = getattr(original, "fget", None) or getattr(original, "__func__", original)
-    source = textwrap.dedent(inspect.getsource(function))
+def _changed(source: str, target: str, changes: Sequence[Change]) -> str:
     for old, new in changes:
         found = source.count(old)
         if found != 1:
@@ -59,6 +61,14 @@ def _rebuild(
                 f"write this mutant anew"
             )
         source = source.replace(old, new)
+    return source
+
+
+def _rebuild(
+    module: Any, owner: Any, original: Any, name: str, target: str, changes: Sequence[Change]
+) -> Any:
+    function = getattr(original, "fget", None) or getattr(original, "__func__", original)
+    source = _changed(textwrap.dedent(inspect.getsource(function)), target, changes)
     # An enclosing function with a variable `__class__` is what super() without arguments needs.
     text = f"def make(__class__):\n{textwrap.indent(source, '    ')}\n    return {name}\n"
     flags = __future__.annotations.compiler_flag

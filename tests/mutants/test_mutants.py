@@ -59,3 +59,13 @@ def test_a_planted_bug_is_gone_afterwards():
         assert masks.causal_mask is layout.causal_mask is not before
         assert not masks.causal_mask(1, 1).any()
     assert masks.causal_mask is layout.causal_mask is before
+
+
+def test_a_bug_in_a_table_is_seen_by_all_who_hold_it_and_gone_afterwards():
+    from allformer.families import bert, roberta
+
+    before = dict(bert.LAYER)
+    with pytest.MonkeyPatch.context() as patcher:
+        plant(patcher, "allformer.families.bert:LAYER", [("'intermediate.dense'", "'other'")])
+        assert roberta.bert.LAYER["feed.up"] == "other"
+    assert before == bert.LAYER

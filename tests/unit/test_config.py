@@ -44,8 +44,8 @@ from allformer.config import (
     repeat,
 )
 from allformer.core.model import build
-from allformer.errors import AllformerError, ConfigError
-from allformer.families import preset, presets
+from allformer.errors import AllformerError, CheckpointError, ConfigError
+from allformer.families import FAMILIES, preset, presets
 from tests.models import PAPER, SPREAD, crossed, decoder_only, encoder_only, seq2seq, stack
 
 # --- JSON -----------------------------------------------------------------------------------------
@@ -67,6 +67,11 @@ def test_a_config_goes_to_json_and_back(name):
 @pytest.mark.parametrize("name", presets())
 def test_a_preset_goes_to_json_and_back(name):
     assert config_from_json(preset(name).to_json()) == preset(name)
+
+
+def test_a_preset_has_no_field_that_nobody_reads():
+    with pytest.raises(CheckpointError, match="n_embdd=64"):
+        FAMILIES["gpt2"].make({"n_embdd": 64})
 
 
 rates = st.floats(0, 0.99)

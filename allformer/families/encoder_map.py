@@ -1,0 +1,80 @@
+"""The names of the tensors in files of BERT, RoBERTa and ALBERT, but for their layers'."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from allformer.config import EncoderOnly, Learned, LMHead, PretrainHead, Stack
+from allformer.families import pieces
+from allformer.families.heads import head_weights
+from allformer.families.weights import Alias, Derived, Ignored, Op, Renamed, Same, Unused
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a family calls its pooler; the head over the vocabulary, in it the dense layer and the
+    norm; the second head of the pre-training pair, with a word on it; the head for classes."""
+
+    pooler: str
+    words: str
+    dense: str
+    norm: str
+    pair: tuple[str, str] | None = None
+    classes: str = "classifier"
+
+
+def weights(model: EncoderOnly, base: str, names: Names) -> list[Op]:
+    """All but the layers; `base` is the encoder's name within a model with a head."""
+    ops, head = _embeddings(model.encoder, base), model.head
+    if model.pool is not None:
+        ops += pieces.dense("pool.dense", f"{base}{names.pooler}")
+    else:  # files that were made from a bigger model have one nevertheless
+        ops.append(Ignored(re.escape(base) + r"pooler\..*", "its head reads no pooler"))
+    pair, why = names.pair or ("", "")
+    if isinstance(head, PretrainHead):
+        ops += _words("head.words", head.words, names, base)
+        return ops + pieces.dense("head.pair.out", pair)
+    if not isinstance(head, LMHead):
+        return ops + head_weights(head, "", names.classes)
+    ops += _words("head", head, names, base)
+    return [*ops, Ignored(re.escape(pair) + r"\..*", why)] if pair else ops
+
+
+def _embeddings(stack: Stack, base: str) -> list[Op]:
+    """Words, positions, token types and their norm, by old names too."""
+    where, position = f"{base}embeddings", stack.position
+    assert isinstance(position, Learned)
+    rows = position.offset + position.length
+    return [
+        Renamed(r"LayerNorm\.gamma$", "LayerNorm.weight"),
+        Renamed(r"LayerNorm\.beta$", "LayerNorm.bias"),
+        Same("encoder.embedding.weight", f"{where}.word_embeddings.weight"),
+        Same("encoder.position.weight", f"{where}.position_embeddings.weight"),
+        Same("encoder.types.weight", f"{where}.token_type_embeddings.weight"),
+        *pieces.dense("encoder.source_norm", f"{where}.LayerNorm"),
+        Derived(f"{where}.position_ids", lambda: torch.arange(rows)[None]),
+    ]
+
+
+def _words(ours: str, head: LMHead, names: Names, base: str) -> list[Op]:
+    """The head over the vocabulary. Its bias has two names, and two tensors when it is untied, of
+    which the one called decoder.bias is added."""
+    theirs = names.words
+    ops = pieces.dense(f"{ours}.transform.dense", f"{theirs}.{names.dense}")
+    ops += pieces.dense(f"{ours}.transform.norm", f"{theirs}.{names.norm}")
+    if head.tied:
+        return [
+            *ops,
+            Same(f"{ours}.bias", f"{theirs}.bias"),
+            Alias(f"{theirs}.decoder.bias", f"{theirs}.bias"),
+            Alias(f"{theirs}.decoder.weight", f"{base}embeddings.word_embeddings.weight"),
+        ]
+    return [
+        *ops,
+        Same(f"{ours}.bias", f"{theirs}.decoder.bias"),
+        Unused(f"{theirs}.bias", f"{theirs}.decoder.bias"),
+        Same(f"{ours}.table.weight", f"{theirs}.decoder.weight"),
+    ]
