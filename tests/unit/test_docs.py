@@ -151,6 +151,12 @@ def test_links_inside_the_repository_lead_somewhere(page):
             assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"
 
 
+@pytest.mark.parametrize("page", pages())
+def test_no_page_has_two_versions_of_itself(page):
+    # the marks that an unfinished merge leaves
+    assert not re.search(r"^(<{7} |={7}$|>{7} )", read(page), re.MULTILINE)
+
+
 def test_the_pictures_of_the_readmes_are_small():
     for language in ("en", "zh"):
         assert 0 < (ROOT / f"docs/images/report-{language}.png").stat().st_size <= 300_000
