@@ -111,6 +111,7 @@ def _download(url: str, part: Path, path: Path, progress: bool) -> None:
                     have += len(block)
                     advance(len(block))
     except urllib.error.HTTPError as error:
+        error.close()  # it holds the connection
         reason = f"the server answered {error.code} {error.reason}"
         raise DataError(f"cannot download {url}: {reason}" + _by_hand(path)) from error
     except urllib.error.URLError as error:
