@@ -124,12 +124,6 @@ def pack(keep: Tensor) -> Packed:
     return Packed(keep, cells, starts, places)
 
 
-def pack_lengths(lengths: Tensor, width: int | None = None) -> Packed:
-    """The packed layout of rows of the given lengths, each starting at the left of the grid."""
-    width = int(lengths.max()) if width is None else width
-    return pack(torch.arange(width, device=lengths.device) < lengths[:, None])
-
-
 class RaggedLook(NamedTuple):
     """Who may look at whom when tokens are packed: only within the row, and backwards if causal."""
 
