@@ -3,6 +3,7 @@
 find_checkpoint("models/gpt2")
 find_checkpoint("openai-community/gpt2")           # through huggingface_hub and its cache
 find_checkpoint("openai-community/gpt2@607a30d")   # a branch, tag or commit
+find_checkpoint("gpt2")                            # from before names had owners
 """
 
 from __future__ import annotations
@@ -14,6 +15,25 @@ from allformer.checkpoint.files import INDEX, SINGLE
 from allformer.errors import CheckpointError
 
 ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
+# Who has what was published under a bare name. Other bare names are taken for directories: what
+# somebody calls a folder is no business of the network's.
+OWNERS = {
+    "openai-community": "gpt2 gpt2-medium gpt2-large gpt2-xl",
+    "google-bert": (
+        "bert-base-uncased bert-base-cased bert-large-uncased bert-large-cased bert-base-chinese "
+        "bert-base-multilingual-uncased bert-base-multilingual-cased bert-base-german-cased "
+        "bert-large-uncased-whole-word-masking bert-large-cased-whole-word-masking "
+        "bert-large-uncased-whole-word-masking-finetuned-squad"
+    ),
+    "FacebookAI": "roberta-base roberta-large roberta-large-mnli",
+    "albert": " ".join(
+        f"albert-{size}-v{version}"
+        for size in ("base", "large", "xlarge", "xxlarge")
+        for version in (1, 2)
+    ),
+    "google-t5": "t5-small t5-base t5-large t5-3b t5-11b",
+}
+OWNED = {name: f"{owner}/{name}" for owner, names in OWNERS.items() for name in names.split()}
 # Configs and tokenisers, and weights as safetensors: never code, nor weights in other forms.
 # The folders of sentence-transformers ("0_Transformer", "2_Dense") are part of the checkpoint.
 WANTED = ["*.json", "*.txt", "*.jinja", "*.model", "model.safetensors", "model-*.safetensors"]
@@ -28,7 +48,8 @@ def find_checkpoint(path_or_id: str | Path) -> Path:
         return path
     if path.is_file():
         raise CheckpointError(f"{path} is a file; give the checkpoint's directory, {path.parent}")
-    match = ID.fullmatch(str(path_or_id))
+    name, at, revision = str(path_or_id).partition("@")
+    match = ID.fullmatch(OWNED.get(name, name) + at + revision)
     if match is None:
         raise CheckpointError(
             f"{path_or_id} is no directory, and no id of the hub either; give a directory that is "

@@ -116,6 +116,20 @@ def test_a_revision_is_passed_on(hub):
 
 
 @pytest.mark.parametrize(
+    ("bare", "asked"),
+    [
+        ("gpt2", ("openai-community/gpt2", None)),
+        ("bert-base-uncased@main", ("google-bert/bert-base-uncased", "main")),
+        ("albert-xxlarge-v2", ("albert/albert-xxlarge-v2", None)),
+    ],
+)
+def test_models_from_before_names_had_owners_are_found(hub, bare, asked):
+    hub.files = ["model.safetensors"]
+    find_checkpoint(bare)
+    assert hub.asked == [asked]
+
+
+@pytest.mark.parametrize(
     ("error", "said"),
     [
         (Gated("403"), "is gated: ask for access at https://huggingface.co/owner/name, then"),
@@ -133,7 +147,8 @@ def test_what_the_hub_refuses_is_said_with_a_way_out(hub, error, said):
 
 
 @pytest.mark.parametrize(
-    "what", ["gpt2", "./a/b", "/no/where", "a/b/c", "a/", "../x", "a b/c", "~/models", "a/.b", ""]
+    "what",
+    ["my-gpt2", "./a/b", "/no/where", "a/b/c", "a/", "../x", "a b/c", "~/models", "a/.b", ""],
 )
 def test_what_is_no_id_never_asks_the_hub(hub, what):
     with pytest.raises(CheckpointError, match="no directory, and no id of the hub"):
