@@ -28,7 +28,8 @@ def scale(ctx: Context) -> Iterator[Finding]:
     wrong: dict[str, list[Site]] = {}
     for site in judged:
         ratio = site.scale * math.sqrt(site.q.shape[-1])
-        if abs(ratio - 1) > 0.02:
+        # DeBERTa adds three products and scales by 1/√(3·d_k): the sum has the size of one.
+        if min(abs(ratio - 1), abs(ratio * math.sqrt(site.terms) - 1)) > 0.02:
             wrong.setdefault(_name(site, ratio, width), []).append(site)
     for name, group in wrong.items():
         site = group[0]
@@ -142,7 +143,7 @@ def shared(ctx: Context) -> Iterator[Finding]:
 
 
 def _overlap(a: Tag, b: Tag) -> bool:
-    if a.part[0] >= b.part[1] or b.part[0] >= a.part[1]:
+    if a.part is None or b.part is None or not a.part.overlaps(b.part):
         return False  # two parts of one parameter, each with a map of its own
     if a.linear == b.linear and (a.columns is None or b.columns is None):
         return False  # one map, and its parts cannot be told: assume that they differ
@@ -155,7 +156,7 @@ def _overlap(a: Tag, b: Tag) -> bool:
 def output_projection(ctx: Context) -> Iterator[Finding]:
     """After several heads comes a linear map before anything is added to them."""
     sites = ctx.sites()
-    many = [s for s in sites if s.q.shape[0] > 1]
+    many = [s for s in sites if s.q.shape[0] > 1 or s.beside]
     if not many:
         raise NotApplicable("one head has nothing to mix")
     if not any(s.q_tag.weight for s in many):
@@ -164,7 +165,7 @@ def output_projection(ctx: Context) -> Iterator[Finding]:
         raise NotApplicable("profile: the heads are not mixed")
     lonely = [s for s in many if s.out_input is None]
     if lonely:
-        heads = lonely[0].q.shape[0]
+        heads = lonely[0].q.shape[0] * (1 + lonely[0].beside)
         yield Finding(
             "attention.output_projection",
             lonely[0].where,

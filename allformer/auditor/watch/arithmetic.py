@@ -32,11 +32,25 @@ def scale(op: Operator, tags: Tags, new: Tag) -> None:
         new.factor *= value
 
 
+def keep_factor(tags: list[Tag], new: Tag) -> None:
+    """An activation that no linear map gave (a convolution's, a sum) keeps its factor and its terms when it moves."""
+    data = [tag for tag in tags if tag.data]
+    if len(data) == 1 and new.linear < 0 and not (new.scores or new.probs or new.mixed):
+        new.factor, new.learned_factor = data[0].factor, data[0].learned_factor
+        new.terms, new.term_ops = data[0].terms, data[0].term_ops
+
+
 def add(op: Operator, one: Tag, other: Tag, new: Tag) -> Table | None:
     """A sum of activations is a residual; a constant is a bias of scores, or a table."""
     if one.data == other.data:
         if one.scores is None and other.scores is None and one.linear != other.linear:
             new.linear, new.columns = -1, None  # a residual: no longer the output of one map
+        if _product(one) and _product(other):
+            new.terms = one.terms + other.terms
+            if new.scores is not None:
+                new.scores.term_ops |= one.term_ops | other.term_ops
+            else:
+                new.term_ops = one.term_ops | other.term_ops
         if one.mixed is not other.mixed:
             new.mixed = None
         return None
@@ -46,3 +60,8 @@ def add(op: Operator, one: Tag, other: Tag, new: Tag) -> Table | None:
     elif constant.ndim >= 2 and constant.numel() > constant.shape[-1] and op.out.ndim >= 3:
         return Table(op.number, constant, tag.trained, tuple(op.out.shape))
     return None
+
+
+def _product(tag: Tag) -> bool:
+    """Whether this came out of a matmul: bare scores, or queries times a table of positions."""
+    return tag.scores is not None or tag.linear >= 0 or tag.terms > 1

@@ -33,7 +33,7 @@ def softmax(given: Tensor, tag: Tag, dim: int, plain: Tag) -> Tag:
     assert site is not None
     site.softmax_in, site.softmax_dim = given, dim
     site.scale, site.learned_scale = tag.factor, tag.learned_factor
-    site.learned_bias = tag.learned_bias
+    site.learned_bias, site.terms = tag.learned_bias, tag.terms
     return replace(plain, probs=site)
 
 
@@ -44,15 +44,21 @@ def mix(op: Operator, tags: Tags, plain: Tag) -> Tag:
     first = one.probs is not None
     site = one.probs if first else other.probs
     assert site is not None
-    if site.weights is not None:
-        return plain
-    if first:
-        site.weights, site.v, site.v_tag = _three(left), _three(right), other
-    else:
-        site.weights = _three(right).transpose(-2, -1)
-        site.v, site.v_tag = _three(left).transpose(-2, -1), one
-    site.mix_op = op.number
-    return replace(plain, mixed=site)
+    if site.weights is None:
+        if first:
+            site.weights, site.v, site.v_tag = _three(left), _three(right), other
+        else:
+            site.weights = _three(right).transpose(-2, -1)
+            site.v, site.v_tag = _three(left).transpose(-2, -1), one
+        site.mix_op = op.number
+    return replace(plain, mixed=site, mix_op=op.number)
+
+
+def beside(tags: list[Tag]) -> None:
+    """Outputs of several attentions are put beside each other: heads, computed one by one."""
+    sites = [tag.mixed for tag in tags if tag.mixed is not None]
+    if sites and len({id(site) for site in sites}) > 1:
+        sites[0].beside = max(sites[0].beside, len({id(site) for site in sites}) - 1)
 
 
 def _three(x: Tensor) -> Tensor:

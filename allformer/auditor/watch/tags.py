@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from allformer.auditor.watch.records import Tag
+from allformer.auditor.watch.records import Part, Tag
 
 
 class Tags:
@@ -33,6 +33,7 @@ class Tags:
             storage = _storage(tensor)
             name = self._names.get(storage)
             found = Tag(storage in self._data, trained=name is not None, weight=name or "")
+            found.part = Part.of(tensor) if name else None
         return found
 
     def put(self, tensor: Tensor, tag: Tag) -> None:
@@ -42,9 +43,12 @@ class Tags:
         if tag.data:
             self._data.add(_storage(tensor))
 
-    def weight(self, tensor: Tensor) -> str:
-        """The name of the trained parameter that this is, or is a part of."""
-        return self._names.get(_storage(tensor), "")
+    def moved(self, given: Tensor, out: Tensor) -> tuple[str, Part | None]:
+        """The parameter, and the part of it, that a moved part of a parameter is; or a copy is."""
+        tag = self.of(given)
+        if self._names.get(_storage(out)) is not None:
+            return tag.weight, Part.of(out)
+        return (tag.weight, tag.part) if out.numel() == given.numel() else ("", None)
 
 
 def lead(tags: list[Tag]) -> Tag:

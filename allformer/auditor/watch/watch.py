@@ -70,7 +70,7 @@ class Watch(Inject):
         """Linear maps that are no part of an attention."""
         own = {s.out_op for s in self.sites}
         for s in self.sites:
-            own |= {t.linear for t in (s.q_tag, s.k_tag, s.v_tag) if t is not None}
+            own |= {t.linear for t in (s.q_tag, s.k_tag, s.v_tag) if t is not None} | s.term_ops
         return [n for n in self.outputs if n not in own]
 
     # --- one operator ---------------------------------------------------------------------------
@@ -94,7 +94,14 @@ class Watch(Inject):
             return attention.softmax(op.tensors[0], tags[0], op.args[1], plain)
         if not tags:
             return plain
+        if len(tags) == 1 and tags[0].weight and not plain.data and op.name in MOVES:
+            weight, part = self.tags.moved(op.tensors[0], op.out)
+            return replace(plain, weight=weight, part=part)
+        if op.name == "cat":
+            attention.beside(tags)
         new = replace(lead(tags), data=plain.data, trained=plain.trained)
+        if op.name in MOVES or op.name in ("mul", "div"):
+            arithmetic.keep_factor(tags, new)
         if op.name in MOVES or op.name == "_to_copy":
             new.columns = columns.moved(new.columns, op, self.tags)
         elif op.name in ("view_as_complex", "view_as_real"):
@@ -138,15 +145,16 @@ class Watch(Inject):
         left, right = op.factors
         rows, weight = (left, right) if data_first else (right.mT, left)
         if given.mixed is not None and given.mixed.out_op < 0:
-            given.mixed.out_op = op.number
+            given.mixed.out_op, given.mixed.mix_op = op.number, given.mix_op
             given.mixed.out_input = rows.reshape(-1, rows.shape[-1])
         self.outputs[op.number], self.paths[op.number] = op.out, self._where
-        start = int(weight.storage_offset())
+        known = self.tags.of(weight)
         return replace(
             plain,
             linear=op.number,
-            weight=self.tags.weight(weight),
-            part=(start, start + weight.numel()),
+            term_ops=frozenset([op.number]),
+            weight=known.weight,
+            part=known.part,
             columns=columns.fresh(op.out, -1 if data_first else -2),
         )
 
