@@ -65,3 +65,28 @@ def cosine_attention(site: Site) -> bool:
     q, k = site.q.norm(dim=-1), site.k.norm(dim=-1)
     flat = all(float(n.std() / (n.mean() + 1e-30)) < 1e-3 for n in (q, k) if n.numel() > 1)
     return flat and abs(float(k.mean()) - 1) < 0.01
+
+
+def stated_scale(ctx: Context, site: Site) -> bool:
+    """A scale that the model's own config states (Gemma 2's scalar s as s^-½, a multiplier)."""
+    # These words are the ecosystem's fields for it, not names of anything checked.
+    for field, value in vars(getattr(ctx.module, "config", object)).items():
+        named = ("attn" in field or "attention" in field) and ("scal" in field or "multi" in field)
+        if not named or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if value > 0 and min(abs(site.scale - value), abs(site.scale - value**-0.5)) < 1e-4:
+            said = f"scores are multiplied by {site.scale:.4g}: config.{field} = {value:g} says so"
+            if said not in ctx.found_profile:
+                ctx.found_profile.append(said)
+            return True
+    return False
+
+
+def stated_family(ctx: Context) -> frozenset[str]:
+    """The profiles of the family that the model's own config states, as if the user named it."""
+    family = getattr(getattr(ctx.module, "config", None), "model_type", None)
+    found = FAMILIES.get(family.replace("_", "-"), ()) if isinstance(family, str) else ()
+    said = f"{', '.join(found)}: config.model_type = {family!r} says so"
+    if found and said not in ctx.found_profile:
+        ctx.found_profile.append(said)
+    return frozenset(found)

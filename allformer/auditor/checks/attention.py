@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-call,no-any-return"
-"""Inside attention: the scale, the softmax's axis, whose projections these are."""
+"""Inside attention: the scale, whose projections these are, and the order of grouped keys."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
-from allformer.auditor.profiles import cosine_attention, t5_like
+from allformer.auditor.profiles import cosine_attention, stated_family, stated_scale, t5_like
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site, Tag
 
@@ -24,12 +23,15 @@ def scale(ctx: Context) -> Iterator[Finding]:
         raise NotApplicable("the temperature is learned, or queries and keys are normalised")
     if t5_like(ctx, sites) or "unscaled" in ctx.profile or "mup" in ctx.profile:
         raise NotApplicable("profile: scores are unscaled by design")
+    if all(s.scale == 1 for s in judged) and "unscaled" in stated_family(ctx):
+        raise NotApplicable("profile: scores are unscaled by design, as its config says")
     width = _width(ctx)
     wrong: dict[str, list[Site]] = {}
     for site in judged:
         ratio = site.scale * math.sqrt(site.q.shape[-1])
         # DeBERTa adds three products and scales by 1/√(3·d_k): the sum has the size of one.
-        if min(abs(ratio - 1), abs(ratio * math.sqrt(site.terms) - 1)) > 0.02:
+        sizes = (ratio, ratio * math.sqrt(site.terms))
+        if min(abs(size - 1) for size in sizes) > 0.02 and not stated_scale(ctx, site):
             wrong.setdefault(_name(site, ratio, width), []).append(site)
     for name, group in wrong.items():
         site = group[0]
@@ -68,53 +70,6 @@ def _name(site: Site, ratio: float, width: int) -> str:
         if abs(s / value - 1) < 0.02:
             return name
     return f"an unusual scale ({ratio:.3g} times 1/√d_k)"
-
-
-@check("attention.softmax_axis", "mask.after_softmax", kinds=PARTS)
-def softmax_axis(ctx: Context) -> Iterator[Finding]:
-    """The weights that the second matmul gets sum to 1 over the keys."""
-    for site in ctx.sites():
-        w = site.weights
-        assert w is not None
-        assert site.softmax_in is not None
-        if site.softmax_in.numel() != w.numel():
-            continue  # a sink or an extra key: rows need not sum to 1
-        sums = w.sum(-1)
-        if _ones_or_blind(sums) or not bool(sums.abs().nan_to_num(0.0).max() > 1e-9):
-            continue
-        off = float(sums[(sums - 1).abs() == (sums - 1).abs().max()][0])
-        shape = tuple(site.softmax_in.shape)
-        for axis, name in ((-2, "queries"), (0, "heads")):
-            if w.shape[axis] > 1 and _ones_or_blind(w.sum(axis)):
-                yield Finding(
-                    "attention.softmax_axis",
-                    site.where,
-                    f"the weights sum to 1 over the {name}, not over the keys (row sums reach "
-                    f"{off:.3g}); softmax of a tensor {shape} over axis {site.softmax_dim}",
-                )
-                return
-        probabilities = torch.softmax(site.masked_in, -1)
-        kept = w != 0
-        if torch.allclose(w[kept], probabilities[kept], atol=1e-6) and bool((~kept).any()):
-            yield Finding(
-                "mask.after_softmax",
-                site.where,
-                f"weights are set to 0 after the softmax: rows sum to {float(sums.min()):.3g} … "
-                f"{float(sums.max()):.3g} instead of 1",
-            )
-        else:
-            yield Finding(
-                "attention.softmax_axis",
-                site.where,
-                f"row sums of the weights are {float(sums.min()):.3g} … {float(sums.max()):.3g} "
-                f"instead of 1; softmax of a tensor {shape} over axis {site.softmax_dim}",
-            )
-        return
-
-
-def _ones_or_blind(sums: Tensor) -> bool:
-    good = (sums - 1).abs() < 1e-3
-    return bool((good | (sums.abs() < 1e-9) | ~torch.isfinite(sums)).all()) and bool(good.any())
 
 
 @check("attention.shared_projections", kinds=PARTS)

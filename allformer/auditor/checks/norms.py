@@ -91,6 +91,15 @@ def judge(where: str, module: nn.Module, x: Tensor, sure: bool = False) -> Findi
     if not isinstance(y, Tensor) or y.shape != x.shape:
         return False
     size = float(y.abs().mean()) + 1e-30
+    inverse = float((64 * bigger - 8 * big).abs().max()) < 0.01 * float((8 * big).abs().mean())
+    if inverse and float(big.abs().max()) > 0 and not _locality(norm, x, y):
+        return Finding(
+            "norm.variance",
+            where,
+            f"an input 8 times as large gives an output {float(big.abs().mean() / bigger.abs().mean()):.1f} "  # noqa: E501
+            f"times smaller (mean square {float(y.pow(2).mean()):.3g}, then "
+            f"{float(bigger.pow(2).mean()):.3g}): it is divided by the variance, not by its root",
+        )
     invariant = float((bigger - big).abs().max()) < 0.05 * size
     if not invariant and not sure:
         return False

@@ -33,7 +33,7 @@ def scale(op: Operator, tags: Tags, new: Tag) -> None:
 
 
 def keep_factor(tags: list[Tag], new: Tag) -> None:
-    """An activation that no linear map gave (a convolution's, a sum) keeps its factor and its terms when it moves."""
+    """What no linear map gave (a convolution's output, a sum) keeps its factor when it moves."""
     data = [tag for tag in tags if tag.data]
     if len(data) == 1 and new.linear < 0 and not (new.scores or new.probs or new.mixed):
         new.factor, new.learned_factor = data[0].factor, data[0].learned_factor
