@@ -8,8 +8,8 @@ from importlib import import_module
 
 ORDER = (
     "dropout", "heads", "softmax", "attention", "norms", "batch", "leak", "masks", "padding",
-    "positions", "tables", "layers", "residual", "loss", "cache", "weights", "packing", "search",
-    "training",
+    "positions", "tables", "layers", "residual", "loss", "cache", "weights", "saving",
+    "packing", "search", "training",
 )  # fmt: skip
 
 for _name in ORDER:

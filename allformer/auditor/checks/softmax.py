@@ -97,6 +97,7 @@ def _cut(site: Site) -> Finding | None:
 
 def _scaled(site: Site) -> Finding | None:
     """A softmax over the keys, then times one number."""
+    assert site.weights is not None
     factor = float(_sums(site).median())
     if not torch.allclose(
         site.weights, factor * torch.softmax(site.masked_in, -1), atol=1e-6 * abs(factor)

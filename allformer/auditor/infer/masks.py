@@ -13,7 +13,7 @@ from allformer.auditor.infer.arguments import is_mask, side
 from allformer.auditor.infer.sight import padding_influence, sees
 from allformer.auditor.infer.stock import STOCK
 
-OTHERS = ("head_mask", "cross_attn_head", "labels")  # masks of something else
+OTHERS = ("head_mask", "cross_attn_head", "labels", "global")  # masks of something else
 
 
 def mask_slots(plan: Call, module: nn.Module, twin: Any) -> None:
