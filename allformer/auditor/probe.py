@@ -93,8 +93,9 @@ def make_loud(module: nn.Module, seed: int, tables: frozenset[int] = frozenset()
     for _, p in real_parameters(module):
         noise = torch.randn(p.shape, generator=generator, dtype=torch.float32).to(p.dtype)
         wide = [n for n in p.shape if n > 1]
-        if p.numel() == 1:
-            continue  # a gate or a temperature
+        if p.numel() == 1:  # a temperature stays, a gate that starts shut (ReZero) is opened
+            p.copy_(p if float(p) else torch.full_like(p, 0.5))
+            continue
         if len(wide) <= 1:
             p.copy_((1.0 if float(p.mean()) > 0.5 else 0.0) + 0.3 * noise)
         elif id(p) in embeddings or p.shape[0] in tables:

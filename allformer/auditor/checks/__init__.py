@@ -8,7 +8,7 @@ from importlib import import_module
 
 ORDER = (
     "dropout", "heads", "softmax", "attention", "norms", "batch", "leak", "masks", "padding",
-    "positions", "tables", "layers", "residual", "loss", "cache", "weights", "saving",
+    "positions", "tables", "layers", "residual", "branches", "loss", "cache", "weights", "saving",
     "packing", "search", "training",
 )  # fmt: skip
 

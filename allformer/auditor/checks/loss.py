@@ -42,7 +42,7 @@ def _ready(ctx: Context) -> tuple[Batch, Tensor | None]:
     return batch, labels
 
 
-@check("loss.shift")
+@check("loss.shift", "loss.eos")
 def shift(ctx: Context) -> Iterator[Finding]:
     """Position t is trained on the token after t, once."""
     batch, labels = _ready(ctx)
@@ -67,6 +67,15 @@ def shift(ctx: Context) -> Iterator[Finding]:
             f"{what}: the gradient at position t points at {name}[t + {found}], "
             f"{name}[t + {right}] is right "
             + ("(labels come unshifted)" if right else "(they come already shifted)"),
+        )
+        return
+    last = given.shape[1] - 1 - right
+    if not bool(active[:, last].any()) and bool(active[:, 1:last].all()):
+        yield Finding(
+            "loss.eos",
+            "",
+            f"no row has a gradient at position {last}, whose target is the last label: the end of "
+            f"a sentence never counts",
         )
 
 

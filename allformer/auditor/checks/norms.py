@@ -57,7 +57,7 @@ def _candidates(ctx: Context) -> list[tuple[str, nn.Module, Tensor]]:
             and args[0].is_floating_point()
             and args[0].ndim == 3
             and out.shape == args[0].shape
-            and _could_be(m)
+            and could_be(m)
         ):
             kept.setdefault(name, (m, args[0].detach()))
 
@@ -70,7 +70,7 @@ def _candidates(ctx: Context) -> list[tuple[str, nn.Module, Tensor]]:
     return chosen
 
 
-def _could_be(m: nn.Module) -> bool:
+def could_be(m: nn.Module) -> bool:
     """Parameters, but no matrix among them."""
     own = list(m.parameters())
     return bool(own) and not any(p.ndim > 1 and min(p.shape) > 1 for p in own)

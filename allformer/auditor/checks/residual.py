@@ -85,7 +85,7 @@ def _depends(ctx: Context, number: int, side: str) -> bool:
 @check("residual.missing", "residual.after_norm", kinds=PARTS)
 def residual(ctx: Context) -> Iterator[Finding]:
     """Silence every block; see what is left of its input."""
-    found = _blocks(ctx)
+    found = blocks(ctx)
     if not found:
         raise NotApplicable("no blocks were found: siblings with attention that keep the shape")
     for name, block, args, kwargs, x in found:
@@ -95,7 +95,7 @@ def residual(ctx: Context) -> Iterator[Finding]:
             return
 
 
-def _blocks(ctx: Context) -> list[Captured]:
+def blocks(ctx: Context) -> list[Captured]:
     """One block of each class, with what it was called with."""
     if ctx.kind == "attention":
         return []
@@ -142,7 +142,8 @@ def _blocks(ctx: Context) -> list[Captured]:
 
 
 @torch.no_grad()
-def _judge(name: str, block: nn.Module, args: Any, kwargs: Any, x: Tensor) -> Finding | None:
+def silenced(block: nn.Module) -> nn.Module:
+    """A copy in which every matrix is 0, every gain 1 and every shift 0."""
     silent = duplicate(block).eval()
     for m in silent.modules():
         own = list(m.parameters(recurse=False))
@@ -152,9 +153,19 @@ def _judge(name: str, block: nn.Module, args: Any, kwargs: Any, x: Tensor) -> Fi
                 p.zero_()
             elif p.numel() > 1:
                 p.fill_(1.0 if float(p.mean()) > 0.5 else 0.0)
+    return silent
+
+
+def another(x: Tensor) -> Tensor:
+    """Another input of the same shape."""
     generator = torch.Generator().manual_seed(7)
-    new = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype) * 3 + 0.5
-    a, b = _call(silent, args, kwargs, x, x), _call(silent, args, kwargs, x, new)
+    return torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype) * 3 + 0.5
+
+
+@torch.no_grad()
+def _judge(name: str, block: nn.Module, args: Any, kwargs: Any, x: Tensor) -> Finding | None:
+    silent, new = silenced(block), another(x)
+    a, b = call_block(silent, args, kwargs, x, x), call_block(silent, args, kwargs, x, new)
     if a is None or b is None:
         return None
     inputs = float((new - x).abs().max())
@@ -175,7 +186,7 @@ def _after_norm(
     name: str, block: nn.Module, args: Any, kwargs: Any, x: Tensor, new: Tensor, silent: Tensor
 ) -> Finding | None:
     """A silent block that is a norm must be post-norm: its loud output is normalised too."""
-    if _rows_off(silent) > 0.02:
+    if rows_off(silent) > 0.02:
         return None  # neither the identity nor a norm: a block of another make
     plain = duplicate(block).eval()
     for m in plain.modules():
@@ -184,8 +195,8 @@ def _after_norm(
             for p in own:
                 if p.numel() > 1:
                     p.fill_(1.0 if float(p.mean()) > 0.5 else 0.0)
-    out = _call(plain, args, kwargs, x, new)
-    if out is None or _rows_off(out) < 0.05:
+    out = call_block(plain, args, kwargs, x, new)
+    if out is None or rows_off(out) < 0.05:
         return None
     return Finding(
         "residual.after_norm",
@@ -196,12 +207,12 @@ def _after_norm(
     )
 
 
-def _rows_off(y: Tensor) -> float:
+def rows_off(y: Tensor) -> float:
     """How far the mean squares of the rows are from 1."""
     return float((y.pow(2).mean(-1) - 1).abs().max())
 
 
-def _call(block: nn.Module, args: Any, kwargs: Any, old: Tensor, new: Tensor) -> Tensor | None:
+def call_block(block: nn.Module, args: Any, kwargs: Any, old: Tensor, new: Tensor) -> Tensor | None:
     """The block with `new` in place of `old`."""
 
     def swap(value: Any) -> Any:

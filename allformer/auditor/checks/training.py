@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +15,11 @@ from torch import Tensor, nn
 from allformer.auditor.calls import MODELS
 from allformer.auditor.checks.layers import lists
 from allformer.auditor.context import Context, NotApplicable, check
-from allformer.auditor.probe import duplicate
+from allformer.auditor.probe import duplicate, each_part
 from allformer.auditor.report import Finding
 
 STEPS = 4
+PATIENCE = 8  # a head, an output map, queries and keys that start at 0 wake one after the other
 RATES = (3e-4, 3e-3)
 
 
@@ -115,6 +117,67 @@ def _norm(m: nn.Module) -> float | None:
     if not grads or not any(p.ndim >= 2 and bool(p.any()) for p in m.parameters()):
         return None
     return math.sqrt(sum(float(g.norm()) ** 2 for g in grads))
+
+
+@check("training.gradients", kinds=MODELS)
+def never_learns(ctx: Context) -> Iterator[Finding]:
+    """A gate, or an output map, that starts at 0 lets gradients through after a step or two.
+
+    What has exactly none after `PATIENCE` steps from the model's own start will never move.
+    """
+    _logits(ctx)
+    if not fresh(ctx.module):
+        raise NotApplicable("the weights look trained: norms and biases are not as initialised")
+    twin = duplicate(ctx.quiet)
+    parameters = [p for p in twin.parameters() if p.requires_grad]
+    ran: set[str] = set()
+    asleep = _asleep(ctx, twin, 0, ran)
+    if not asleep:
+        return
+    optimiser = torch.optim.AdamW(parameters, lr=1e-3)
+    for step in range(1, PATIENCE):
+        optimiser.step()
+        optimiser.zero_grad()
+        asleep &= _asleep(ctx, twin, step, ran)
+        if not asleep:
+            return
+    # What gets no gradient with louder weights either is not used: another check says so. What
+    # runs only there is an expert that nobody chose here.
+    loud, elsewhere = duplicate(ctx.loud), set[str]()
+    loud.zero_grad()
+    asleep -= _asleep(ctx, loud, 0, elsewhere)
+    dead = [n for n in asleep if n.rpartition(".")[0] not in elsewhere - ran]
+    if dead:
+        dead.sort(key=[n for n, _ in twin.named_parameters()].index)
+        sizes = dict(twin.named_parameters())
+        yield Finding(
+            "training.gradients",
+            dead[0],
+            f"{len(dead)} matrices with {sum(sizes[n].numel() for n in dead):,} numbers have a "
+            f"gradient of exactly 0 in each of the first {PATIENCE} steps, e.g. "
+            f"{', '.join(dead[:3])}; with other numbers in them they have one: they start where "
+            f"nothing can move them",
+        )
+
+
+def _asleep(ctx: Context, twin: nn.Module, seed: int, ran: set[str]) -> set[str]:
+    """The matrices whose gradient is exactly 0; `ran` gathers the parts that were run."""
+    batch, targets = ctx.call.batch(4, seed=seed), ctx.call.batch(4, seed=seed + 3).x
+
+    def run() -> None:
+        _objective(ctx.call(twin, batch).main, ctx.call.vocab, targets).backward()
+
+    def look(name: str, _m: Any, args: Any, _k: Any, _out: Any) -> None:
+        if not any(isinstance(a, Tensor) and a.numel() == 0 for a in args):
+            ran.add(name)
+
+    with torch.enable_grad():
+        each_part(twin, run, look)
+    return {
+        n for n, p in twin.named_parameters()
+        if p.ndim >= 2 and min(p.shape) > 1 and p.requires_grad
+        and (p.grad is None or not bool(p.grad.any()))
+    }  # fmt: skip
 
 
 @check("training.nan", kinds=MODELS)
