@@ -361,10 +361,15 @@ CATALOGUE: dict[str, Entry] = {
     "residual.after_norm": Entry(
         ("the residual is taken after the norm", "残差取自归一化之后"),
         (
-            "x = norm(x); x = x + f(x) is neither pre- nor post-norm: the stream is overwritten.",
-            "x = norm(x); x = x + f(x) 既不是 pre-norm 也不是 post-norm：残差流被覆盖了。",
+            "x = norm(x); x = x + f(x) overwrites the stream, x = x + norm(f(x)) never norms it: "
+            "neither is pre- or post-norm.",
+            "x = norm(x); x = x + f(x) 会覆盖残差流，x = x + norm(f(x)) 则从不归一化残差流："
+            "既不是 pre-norm 也不是 post-norm。",
         ),
-        ("Keep x for the sum: x = x + f(norm(x)).", "相加时保留原来的 x：x = x + f(norm(x))。"),
+        (
+            "Pre-norm: x = x + f(norm(x)); post-norm: x = norm(x + f(x)).",
+            "pre-norm：x = x + f(norm(x))；post-norm：x = norm(x + f(x))。",
+        ),
     ),
     "norm.axis": Entry(
         ("the norm runs over the wrong axis", "归一化的维度不对"),
@@ -459,8 +464,10 @@ CATALOGUE: dict[str, Entry] = {
             "从未学过在哪里结束的模型就不会停下来。",
         ),
         (
-            "Mask by position (attention_mask), not by id, where pad = eos; or use a pad of its own.",  # noqa: E501
-            "pad = eos 时按位置（attention_mask）而不是按编号屏蔽；或单独设一个 pad。",
+            "Mask by position (attention_mask), not by id, where pad = eos, or use a pad of its "
+            "own; keep the last label when shifting.",
+            "pad = eos 时按位置（attention_mask）而不是按编号屏蔽，或单独设一个 pad；"
+            "移位时保留最后一个标签。",
         ),
         _gh("huggingface/trl", 6357, "pull"),
     ),
@@ -565,8 +572,10 @@ CATALOGUE: dict[str, Entry] = {
             "没有梯度的层学不到东西；爆炸的梯度会毁掉其余部分。",
         ),
         (
-            "Look at the initial scale of that layer, at saturated activations and at missing norms.",  # noqa: E501
-            "检查该层的初始尺度、饱和的激活函数，以及是否缺少归一化。",
+            "Look at the initial scale of that layer, at saturated activations, at missing norms, "
+            "and at two maps in a row that both start at 0: one of them must not.",
+            "检查该层的初始尺度、饱和的激活函数、是否缺少归一化，"
+            "以及相邻两个映射是否都从 0 开始：至少一个不能为 0。",
         ),
     ),
     "training.nan": Entry(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from allformer.auditor.calls import MODELS
 from allformer.auditor.checks.layers import lists
 from allformer.auditor.context import Context, NotApplicable, check
-from allformer.auditor.probe import duplicate, each_part
+from allformer.auditor.probe import duplicate, make_loud
 from allformer.auditor.report import Finding
 
 STEPS = 4
@@ -114,9 +113,8 @@ def gradients(ctx: Context) -> Iterator[Finding]:
 
 def _norm(m: nn.Module) -> float | None:
     grads = [p.grad for p in m.parameters() if p.grad is not None and p.ndim >= 2]
-    if not grads or not any(p.ndim >= 2 and bool(p.any()) for p in m.parameters()):
-        return None
-    return math.sqrt(sum(float(g.norm()) ** 2 for g in grads))
+    size = math.sqrt(sum(float(g.norm()) ** 2 for g in grads))
+    return size or None  # exactly 0 may be a part that this batch did not ask for: see below
 
 
 @check("training.gradients", kinds=MODELS)
@@ -129,55 +127,60 @@ def never_learns(ctx: Context) -> Iterator[Finding]:
     if not fresh(ctx.module):
         raise NotApplicable("the weights look trained: norms and biases are not as initialised")
     twin = duplicate(ctx.quiet)
-    parameters = [p for p in twin.parameters() if p.requires_grad]
-    ran: set[str] = set()
-    asleep = _asleep(ctx, twin, 0, ran)
+    asleep = _asleep(ctx, twin, 0)
     if not asleep:
         return
-    optimiser = torch.optim.AdamW(parameters, lr=1e-3)
+    optimiser = torch.optim.AdamW([p for p in twin.parameters() if p.requires_grad], lr=1e-3)
     for step in range(1, PATIENCE):
         optimiser.step()
-        optimiser.zero_grad()
-        asleep &= _asleep(ctx, twin, step, ran)
+        asleep &= _asleep(ctx, twin, step)
         if not asleep:
             return
-    # What gets no gradient with louder weights either is not used: another check says so. What
-    # runs only there is an expert that nobody chose here.
-    loud, elsewhere = duplicate(ctx.loud), set[str]()
-    loud.zero_grad()
-    asleep -= _asleep(ctx, loud, 0, elsewhere)
-    dead = [n for n in asleep if n.rpartition(".")[0] not in elsewhere - ran]
+    dead = _by_own_numbers(ctx, asleep)
     if dead:
-        dead.sort(key=[n for n, _ in twin.named_parameters()].index)
-        sizes = dict(twin.named_parameters())
+        sizes = {n: p.numel() for n, p in twin.named_parameters() if n in dead}
         yield Finding(
             "training.gradients",
-            dead[0],
-            f"{len(dead)} matrices with {sum(sizes[n].numel() for n in dead):,} numbers have a "
-            f"gradient of exactly 0 in each of the first {PATIENCE} steps, e.g. "
-            f"{', '.join(dead[:3])}; with other numbers in them they have one: they start where "
-            f"nothing can move them",
+            next(iter(sizes)),
+            f"{len(dead)} matrices with {sum(sizes.values()):,} numbers have a gradient of exactly "
+            f"0 in each of the first {PATIENCE} steps, e.g. {', '.join(list(sizes)[:3])}; with "
+            f"other numbers in them they have one: they start where nothing can move them",
         )
 
 
-def _asleep(ctx: Context, twin: nn.Module, seed: int, ran: set[str]) -> set[str]:
-    """The matrices whose gradient is exactly 0; `ran` gathers the parts that were run."""
-    batch, targets = ctx.call.batch(4, seed=seed), ctx.call.batch(4, seed=seed + 3).x
-
-    def run() -> None:
-        _objective(ctx.call(twin, batch).main, ctx.call.vocab, targets).backward()
-
-    def look(name: str, _m: Any, args: Any, _k: Any, _out: Any) -> None:
-        if not any(isinstance(a, Tensor) and a.numel() == 0 for a in args):
-            ran.add(name)
-
+def _asleep(ctx: Context, twin: nn.Module, seed: int) -> set[str]:
+    """The matrices whose gradient is exactly 0."""
+    rows = 16 if seed else 4
+    batch, targets = ctx.call.batch(rows, seed=seed), ctx.call.batch(rows, seed=seed + 3).x
+    twin.zero_grad()
     with torch.enable_grad():
-        each_part(twin, run, look)
+        _objective(ctx.call(twin, batch).main, ctx.call.vocab, targets).backward()
     return {
         n for n, p in twin.named_parameters()
         if p.ndim >= 2 and min(p.shape) > 1 and p.requires_grad
         and (p.grad is None or not bool(p.grad.any()))
     }  # fmt: skip
+
+
+def _by_own_numbers(ctx: Context, asleep: set[str]) -> set[str]:
+    """Those that are awake with other numbers in them, but not with other numbers elsewhere.
+
+    The first are not the unused ones, which another check names; the second not the experts that
+    nobody chose.
+    """
+    owners = {n.rpartition(".")[0] for n in asleep}
+    own = {n: p for n, p in ctx.quiet.named_parameters() if n.rpartition(".")[0] in owners}
+    used: set[str] = set()
+    dead = set(asleep)
+    for seed in (1, 2, 3):
+        loud = make_loud(duplicate(ctx.loud), seed, frozenset({ctx.call.vocab}))
+        used |= asleep - _asleep(ctx, loud, seed)
+        with torch.no_grad():
+            for name, p in loud.named_parameters():
+                if name in own:
+                    p.copy_(own[name])
+        dead &= _asleep(ctx, loud, seed)
+    return dead & used
 
 
 @check("training.nan", kinds=MODELS)
