@@ -62,7 +62,29 @@ def _padding_slots(plan: Call, twin: Any, names: list[str], side: str) -> bool:
     """Find the encoding in which padding matters least; True if there is such an argument."""
     if not names:
         return False
-    groups = [names] if len(names) == 1 else [names, *([n] for n in names)]
+    padding = [n for n in names if "pad" in n]
+    groups = [names] if len(names) == 1 else [names, padding, *([n] for n in names)]
+    ordered = side == "x" and plan.kind in ORDERED
+    alone = sees(plan, twin) if ordered else None
+    if alone is None or alone[0]:
+        ordered = False
+    best = _least(plan, twin, [g for g in groups if g], side, ordered)
+    if best is None and ordered:
+        best = _least(plan, twin, [g for g in groups if g], side, False)
+    if best is None:
+        return False
+    plan.slots = best
+    return True
+
+
+def _least(
+    plan: Call, twin: Any, groups: list[list[str]], side: str, ordered: bool
+) -> list[Slot] | None:
+    """The slots with which padding matters least.
+
+    `ordered`: the module hides the future by itself, and a mask that says who sees whom may stand
+    in the place of that: then it must say so too. One that is named after padding does not.
+    """
     best: tuple[float, list[Slot]] | None = None
     for group in groups:
         for encoding in padding_encodings(group[0]):
@@ -71,13 +93,14 @@ def _padding_slots(plan: Call, twin: Any, names: list[str], side: str) -> bool:
             score = padding_influence(trial, twin, side)
             if score is None:
                 continue
+            if ordered and "pad" not in group[0]:
+                found = sees(trial, twin)
+                if found is None or found[0]:
+                    continue
             if best is None or score < best[0] * 0.1:
                 best = score, trial.slots
             if score < 1e-7:
                 break
         if best is not None and best[0] < 1e-7:
             break
-    if best is None:
-        return False
-    plan.slots = best[1]
-    return True
+    return None if best is None else best[1]
