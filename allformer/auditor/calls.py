@@ -97,7 +97,7 @@ class Call:
 
     def __call__(self, module: Any, batch: Batch, labels: Tensor | None = None, **more: Any) -> Out:
         """Run `module` on a batch."""
-        with NoDropout() if self.silence else contextlib.nullcontext(), default_dtype(self.dtype):
+        with self.manner():
             if self.user is not None:
                 raw = self._by_user(module, batch)
             else:
@@ -107,6 +107,12 @@ class Call:
         if self.as_log:
             out.main = out.main.clamp(min=1e-300).log()
         return out
+
+    @contextlib.contextmanager
+    def manner(self) -> Iterator[None]:
+        """In which all runs take place: without dropout if it acts in eval, in one precision."""
+        with NoDropout() if self.silence else contextlib.nullcontext(), default_dtype(self.dtype):
+            yield
 
     def arguments(self, batch: Batch, labels: Tensor | None = None) -> dict[str, Any]:
         """The keyword arguments for a batch."""

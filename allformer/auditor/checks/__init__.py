@@ -7,8 +7,9 @@ causes (heads, softmax, norms, batch), then what follows from them.
 from importlib import import_module
 
 ORDER = (
-    "dropout", "heads", "attention", "norms", "batch", "leak", "masks", "padding", "positions",
-    "tables", "layers", "residual", "loss", "cache", "weights", "packing", "search", "training",
+    "dropout", "heads", "attention", "norms", "batch", "leak", "masks", "padding", "cross",
+    "positions", "tables", "layers", "residual", "loss", "cache", "weights", "packing", "search",
+    "training",
 )  # fmt: skip
 
 for _name in ORDER:

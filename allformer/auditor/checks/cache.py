@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Batch, default_dtype, parameters
+from allformer.auditor.calls import Batch, parameters
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.infer import OFFSETS
 from allformer.auditor.outputs import floats, named
@@ -55,7 +55,7 @@ def _steps(ctx: Context, twin: Any, batch: Batch, holder: str, start: str) -> Te
             arguments[holder] = state
         if start:
             arguments[start] = a
-        with default_dtype(ctx.call.dtype):
+        with ctx.call.manner():
             raw = twin(**arguments)
         length = b - a
         main = _logits(raw, batch.x.shape[0], length)

@@ -106,7 +106,8 @@ def blind_rows(ctx: Context) -> Iterator[Finding]:
     keep[0, :3] = False
     batch = replace(batch, keep=keep)
     out, grads = _with_gradient(ctx, batch, keep)
-    if ctx.kind != "decoder":  # the textbook's formula: worth a note where nobody pads on the left
+    if ctx.kind != "decoder" and not _meant_for_the_left(ctx):
+        # the textbook's formula: worth a note where nobody pads on the left
         if grads or not bool(torch.isfinite(out).all()):
             ctx.notes.append("padding on the left leaves rows that see nothing: NaN (-inf scores)")
         _all_padding(ctx, batch, keep)
@@ -129,6 +130,20 @@ def blind_rows(ctx: Context) -> Iterator[Finding]:
         )
         return
     _all_padding(ctx, batch, keep)
+
+
+def _meant_for_the_left(ctx: Context) -> bool:
+    """Whether positions count real tokens only: a gap of padding inside changes no real output."""
+    if ctx.kind != "seq2seq" or not ctx.call.ids:
+        return False
+    batch = ctx.call.batch(1, max(6, ctx.call.length - 2))
+    keep = torch.ones(batch.x.shape, dtype=torch.bool)
+    base = ctx.run(replace(batch, keep=keep))
+    gap = torch.zeros(1, 2, dtype=torch.long)
+    x = torch.cat([batch.x[:, :3], ctx.call.other(gap), batch.x[:, 3:]], 1)
+    keep = torch.cat([keep[:, :3], gap.bool(), keep[:, 3:]], 1)
+    out = ctx.run(replace(batch, x=x, keep=keep))
+    return base.ndim == 3 and not ctx.moved(out[keep], base[0], base)
 
 
 def _with_gradient(ctx: Context, batch: Batch, keep: Tensor) -> tuple[Tensor, list[str]]:
