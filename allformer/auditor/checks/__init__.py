@@ -8,8 +8,8 @@ from importlib import import_module
 
 ORDER = (
     "dropout", "heads", "attention", "norms", "batch", "leak", "masks", "padding", "cross",
-    "positions", "tables", "layers", "residual", "loss", "cache", "weights", "packing", "search",
-    "training",
+    "source", "positions", "tables", "layers", "residual", "loss", "fed", "cache", "weights",
+    "packing", "search", "training",
 )  # fmt: skip
 
 for _name in ORDER:

@@ -1,8 +1,5 @@
 # mypy: disable-error-code="no-untyped-call"
-"""The source of an encoder-decoder: all of its real tokens are read, none of its padding.
-
-Who reads it wrongly is told from the weights: the encoder's are S S, the cross-attention's T S.
-"""
+"""The source of an encoder-decoder is read: each token, through the encoder, by every layer."""
 
 from __future__ import annotations
 
@@ -14,9 +11,7 @@ from torch import Tensor, nn
 
 from allformer.auditor.calls import Batch
 from allformer.auditor.checks.leak import allowed
-from allformer.auditor.checks.padding import PADS, with_padding, query_rows
 from allformer.auditor.context import Context, NotApplicable, check
-from allformer.auditor.infer import padding_influence
 from allformer.auditor.probe import distance, duplicate, lies_in, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site, Watch
@@ -24,15 +19,16 @@ from allformer.auditor.watch import Site, Watch
 READERS = ("seq2seq", "decoder", "block")
 
 
-def _source(batch: Batch) -> Tensor:
+def source_of(batch: Batch) -> Tensor:
+    """The source; none is a reason not to apply."""
     if batch.source is None:
         raise NotApplicable("there is no source")
     return batch.source
 
 
-def _sites(seen: Watch, batch: Batch) -> tuple[list[Site], list[Site]]:
+def sites_of(seen: Watch, batch: Batch) -> tuple[list[Site], list[Site]]:
     """The encoder's attentions and the cross-attentions; none if the two sides are equally long."""
-    keys, queries = _source(batch).shape[1], batch.x.shape[1]
+    keys, queries = source_of(batch).shape[1], batch.x.shape[1]
     if keys == queries:
         return [], []
     found = [s for s in seen.sites if s.weights is not None]
@@ -46,7 +42,7 @@ def _sites(seen: Watch, batch: Batch) -> tuple[list[Site], list[Site]]:
 def unread(ctx: Context) -> Iterator[Finding]:
     """Each token of the source moves some output, by way of the encoder, in all layers."""
     batch = ctx.one
-    source = _source(batch)
+    source = source_of(batch)
     base = ctx.run(batch)
     other = ctx.call.other(source)
     blind = []
@@ -55,14 +51,15 @@ def unread(ctx: Context) -> Iterator[Finding]:
         changed[:, j] = other[:, j]
         if not ctx.moved(ctx.run(replace(batch, source=changed)), base):
             blind.append(j)
-    if blind:
+    _, across = sites_of(ctx.seen, batch)
+    ahead = next((k for k in map(_ahead, across) if k is not None), source.shape[1])
+    if blind and min(blind) < batch.x.shape[1] + ahead:  # a source read step by step: not yet
         yield Finding(
             "cross.unread",
             "",
             f"changing source tokens {blind[:8]} of {source.shape[1]} moves no output",
         )
         return
-    _, across = _sites(ctx.seen, batch)
     if ctx.kind != "seq2seq" or not across:
         return
     yield from _raw_memory(ctx, across[0]) or _silent_layers(ctx, across)
@@ -70,7 +67,7 @@ def unread(ctx: Context) -> Iterator[Finding]:
 
 def _raw_memory(ctx: Context, site: Site) -> list[Finding]:
     """Keys that move with their own token alone, and an encoder that gets no gradient."""
-    source = _source(ctx.one).clone()
+    source = source_of(ctx.one).clone()
     source[:, 0] = ctx.call.other(source)[:, 0]
     again = ctx.watch(replace(ctx.one, source=source))[0].sites
     if site.number >= len(again) or again[site.number].k.shape != site.k.shape:
@@ -152,19 +149,24 @@ def _all_dead(module: nn.Module, path: str, dead: set[str]) -> bool:
     return bool(matrices) and all(n in dead for n in matrices)
 
 
+def _ahead(site: Site) -> int | None:
+    """Target t looks at the source up to t + this; None if that is not how it looks."""
+    look = allowed(site)
+    full = torch.ones_like(look)
+    return next((k for k in (-1, 0, 1) if torch.equal(look, full.tril(k))), None)
+
+
 @check("cross.mask", kinds=("seq2seq",))
 def triangle(ctx: Context) -> Iterator[Finding]:
     """A causal mask belongs to the target's own attention, not to the one over the source."""
     batch = ctx.one
-    source = _source(batch)
+    source = source_of(batch)
     queries, keys = batch.x.shape[1], source.shape[1]
-    _, across = _sites(ctx.seen, batch)
+    _, across = sites_of(ctx.seen, batch)
     if not across:
         raise NotApplicable("no attention over the source was seen in its operators")
-    full = torch.ones(queries, keys, dtype=torch.bool)
     for site in across:
-        look = allowed(site)
-        ahead = next((k for k in (-1, 0, 1, 2) if torch.equal(look, full.tril(k))), None)
+        look, ahead = allowed(site), _ahead(site)
         if ahead is None:
             continue
         last = source.clone()
@@ -184,75 +186,3 @@ def triangle(ctx: Context) -> Iterator[Finding]:
             f"the whole source",
         )
         return
-
-
-def seen_padding(ctx: Context) -> Iterator[Finding]:
-    """The source's padding is seen neither by the encoder nor by the cross-attention."""
-    _source(ctx.one)
-    evidence = _padding_moves(ctx)
-    if not evidence:
-        return
-    batch, keep = _padded_inside(ctx)
-    encoder, across = _sites(ctx.watch(batch)[0], batch)
-    own = _weight_on(encoder, keep, keep) if ctx.kind == "seq2seq" else 0.0
-    over = _weight_on(across, torch.ones(batch.x.shape[1], dtype=torch.bool), keep)
-    if own > 1e-9:
-        rows = query_rows(encoder[0], keep)
-        yield Finding(
-            "padding.query_axis" if rows else "padding.ignored",
-            encoder[0].where,
-            f"{evidence}; in the encoder real positions give padding a weight of up to {own:.2g}"
-            + ("; the rows of padding are masked instead" if rows else ""),
-        )
-    if over > 1e-9 or not own > 1e-9:
-        said = f"; the cross-attention gives it a weight of up to {over:.2g}" if over > 1e-9 else ""
-        yield Finding("cross.mask", across[0].where if over > 1e-9 else "", evidence + said)
-
-
-check("cross.mask", kinds=("decoder", "block"))(seen_padding)
-check("padding.ignored", "padding.query_axis", "cross.mask", kinds=("seq2seq",))(seen_padding)
-
-
-def _padding_moves(ctx: Context) -> str:
-    """How padding of the source moves the output, in words; "" if it does not."""
-    call = ctx.call
-    if not call.keeps_source and not (call.pad_inside or call.pad is not None):
-        raise NotApplicable("no padding of the source can be given (a mask, or pad=)")
-    if call.keeps_source:
-        score = padding_influence(call, ctx.loud, "source")
-        if score is not None and score > 1e-6:
-            return (
-                f"changing masked source tokens moves the output {score:.2g} times as much as "
-                f"changing a real one does"
-            )
-    batch = call.batch(2, max(4, call.length - PADS), source=max(4, call.length - PADS))
-    whole = torch.ones(_source(batch).shape[:2], dtype=torch.bool)
-    base = ctx.run(replace(batch, source_keep=whole if call.keeps_source else None))
-    source, keep = with_padding(ctx, _source(batch), left=False)
-    gap = distance(
-        ctx.run(replace(batch, source=source, source_keep=keep if call.keeps_source else None)),
-        base,
-    )
-    if gap > 1e-6 * scale_of(base):
-        return f"{PADS} tokens of source padding move the output by {gap:.3g} (size {scale_of(base):.3g})"  # noqa: E501
-    return ""
-
-
-def _padded_inside(ctx: Context) -> tuple[Batch, Tensor]:
-    """One row with padding at the end of its source, and which of it is real."""
-    source, keep = with_padding(
-        ctx, _source(ctx.call.batch(1, max(4, ctx.call.length - PADS))), False
-    )
-    batch = replace(ctx.call.batch(1), source=source)
-    if source.shape[1] == batch.x.shape[1]:
-        batch = replace(batch, x=batch.x[:, :-1])
-    return replace(batch, source_keep=keep if ctx.call.keeps_source else None), keep[0]
-
-
-def _weight_on(sites: list[Site], rows: Tensor, keep: Tensor) -> float:
-    """The largest weight that these rows give to padding."""
-    return max(
-        (float(s.weights[:, rows][:, :, ~keep].nan_to_num(0.0).abs().max())
-         for s in sites if s.weights is not None),
-        default=0.0,
-    )  # fmt: skip

@@ -64,7 +64,7 @@ def leak(ctx: Context) -> Iterator[Finding]:
             yield Finding(
                 "mask.off_by_one", sites[0].where, f"{evidence}: exactly one ahead a layer"
             )
-        elif sites and (value := _finite(sites[0])):
+        elif sites and (value := finite_value(sites[0])):
             yield Finding(
                 "mask.finite",
                 sites[0].where,
@@ -131,7 +131,7 @@ def _one_ahead(looks: Tensor) -> bool:
     return not bool(looks.triu(2).any()) and int(ahead.sum()) > len(ahead) // 2
 
 
-def _finite(site: Site) -> float:
+def finite_value(site: Site) -> float:
     """The one negative number that later keys have as their score, or added to it; 0: none."""
     if site.softmax_in is None:
         return 0.0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from allformer.auditor.calls import Batch
-from allformer.auditor.checks.leak import allowed
+from allformer.auditor.checks.leak import allowed, finite_value, square
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.probe import distance, duplicate, part_outputs, scale_of
 from allformer.auditor.report import Finding
@@ -93,6 +93,9 @@ def _value(ctx: Context, sites: list[Site]) -> tuple[str, float]:
         blocked = site.masked_in[site.masked_in < float(site.scores.min()) * 2 - 10]
         if blocked.numel() and bool(torch.isfinite(blocked).all()):
             return site.where, float(blocked.median())
+    for site in square(ctx):
+        if value := finite_value(site):
+            return site.where, value
     return "", float("nan")
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from allformer.auditor.calls import ORDERED, Call, Slot, parameters
 from allformer.auditor.encode import causal_encodings, padding_encodings
 from allformer.auditor.infer.arguments import is_mask, side
+from allformer.auditor.infer.attempt import watched
 from allformer.auditor.infer.sight import padding_influence, sees
 from allformer.auditor.infer.stock import STOCK
 
@@ -22,6 +23,8 @@ def mask_slots(plan: Call, module: nn.Module, twin: Any) -> None:
         plan.keeps = True
         plan.keeps_source = plan.has_source
         return
+    for slot in [s for s in plan.slots if s.encoding.shape == "SS"]:
+        _over_itself(plan, twin, slot)
     taken = {*plan.x_names, *plan.source_names, *plan.constants}
     names = [n for n in parameters(module) if is_mask(n) and n not in taken]
     names = [n for n in names if not any(word in n for word in OTHERS)]
@@ -39,6 +42,21 @@ def _with(plan: Call, slots: list[Slot]) -> Call:
     """The call with these slots instead of those of the same names."""
     names = [s.name for s in slots]
     return replace(plan, slots=[*(s for s in plan.slots if s.name not in names), *slots])
+
+
+def _over_itself(plan: Call, twin: Any, slot: Slot) -> None:
+    """A mask of the source over itself hides nothing: the polarity with which all rows look."""
+    for polarity in ("block", "add", "keep", "keep_int"):
+        trial = _with(plan, [replace(slot, encoding=replace(slot.encoding, polarity=polarity))])
+        batch = trial.batch(1)
+        keys = 0 if batch.source is None else batch.source.shape[1]
+        own = [
+            s.weights.nan_to_num(0.0) for s in watched(trial, twin, batch).sites
+            if s.weights is not None and s.weights.shape[1:] == (keys, keys)
+        ]  # fmt: skip
+        if own and float(own[0].std(-1).min()) > 1e-9:  # neither blank nor even
+            plan.slots = trial.slots
+            return
 
 
 def _causal_slot(plan: Call, twin: Any, names: list[str]) -> list[str]:
