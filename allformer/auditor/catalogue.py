@@ -321,7 +321,7 @@ CATALOGUE: dict[str, Entry] = {
             "译文取决于源句恰好被填充了多少；或者（对源端用了因果掩码）一个词只看到源句的开头。",
         ),
         (
-            "Hand the source's padding mask to the cross-attention (memory_key_padding_mask), and no "
+            "Hand the source's padding mask to the cross-attention (memory_key_padding_mask), no "
             "other mask.",
             "给交叉注意力传入源端的填充掩码（memory_key_padding_mask），不要传别的掩码。",
         ),
