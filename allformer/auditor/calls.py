@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,7 @@ class Call:
     source_width: int = 0
     length: int = 12
     time_first: bool = False
+    same_length: bool = False  # the source must be as long as x
     keeps: bool = False  # takes a padding mask for x
     keeps_source: bool = False
     pad: int | None = None  # an id that the module masks by itself, or that the user named
@@ -96,7 +97,7 @@ class Call:
 
     def __call__(self, module: Any, batch: Batch, labels: Tensor | None = None, **more: Any) -> Out:
         """Run `module` on a batch."""
-        with NoDropout() if self.silence else contextlib.nullcontext():
+        with self.manner():
             if self.user is not None:
                 raw = self._by_user(module, batch)
             else:
@@ -106,6 +107,12 @@ class Call:
         if self.as_log:
             out.main = out.main.clamp(min=1e-300).log()
         return out
+
+    @contextlib.contextmanager
+    def manner(self) -> Iterator[None]:
+        """In which all runs take place: without dropout if it acts in eval, in one precision."""
+        with NoDropout() if self.silence else contextlib.nullcontext(), default_dtype(self.dtype):
+            yield
 
     def arguments(self, batch: Batch, labels: Tensor | None = None) -> dict[str, Any]:
         """The keyword arguments for a batch."""
@@ -155,7 +162,7 @@ class Call:
         x = self._content(rows, length, self.ids, self.vocab, self.width, generator)
         if not self.has_source:
             return Batch(x)
-        source = source or length + 2
+        source = length if self.same_length else source or length + 2
         return Batch(
             x,
             source=self._content(
@@ -189,6 +196,19 @@ class Call:
         step = torch.randint(1, max(2, len(allowed)), x.shape, generator=generator)
         index = torch.tensor([place.get(int(i), 0) for i in x.flatten()]).view(x.shape)
         return torch.tensor(allowed)[(index + step) % len(allowed)]
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """A module in fp64 makes its masks and tables in fp64 too: finfo(fp64).min × an fp32 0 is NaN."""  # noqa: E501
+    before = torch.get_default_dtype()
+    if dtype == torch.float64:
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        if dtype == torch.float64:
+            torch.set_default_dtype(before)
 
 
 class NoDropout(TorchFunctionMode):

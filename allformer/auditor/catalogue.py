@@ -314,14 +314,16 @@ CATALOGUE: dict[str, Entry] = {
         ),
     ),
     "cross.mask": Entry(
-        ("cross-attention sees the source's padding", "交叉注意力看到了源端填充"),
+        ("the mask of the cross-attention is wrong", "交叉注意力的掩码不对"),
         (
-            "The translation depends on how much padding the source happened to get.",
-            "译文取决于源句恰好被填充了多少。",
+            "The translation depends on how much padding the source happened to get, or (a causal "
+            "mask over the source) a word sees only the source's beginning.",
+            "译文取决于源句恰好被填充了多少；或者（对源端用了因果掩码）一个词只看到源句的开头。",
         ),
         (
-            "Hand the source's padding mask to the cross-attention too (memory_key_padding_mask).",
-            "把源端的填充掩码也传给交叉注意力（memory_key_padding_mask）。",
+            "Hand the source's padding mask to the cross-attention (memory_key_padding_mask), no "
+            "other mask.",
+            "给交叉注意力传入源端的填充掩码（memory_key_padding_mask），不要传别的掩码。",
         ),
     ),
     "cross.unread": Entry(

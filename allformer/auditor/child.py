@@ -76,6 +76,13 @@ def _limit(megabytes: int) -> None:
         return
 
 
+def _no_gpu(problem: str) -> str:
+    """A way out where the code asks for a GPU that is not there."""
+    if any(word in problem for word in ("CUDA enabled", "NVIDIA driver", "CUDA GPUs")):
+        return f"it needs a GPU and there is none; take the device from the input: {problem}"
+    return problem
+
+
 def work(wanted: dict[str, Any]) -> dict[str, Any]:
     """The answer: {"report": …}, {"rows": …} or {"problem": …}."""
     progress = Path(wanted["progress"])
@@ -88,6 +95,7 @@ def work(wanted: dict[str, Any]) -> dict[str, Any]:
         from allformer.errors import AllformerError
     except Exception as error:
         return {"problem": f"allformer cannot be imported: {error}"}
+    progress.write_text("importing the code", encoding="utf-8")
     try:
         target = load_target(wanted["target"])
     except MemoryError:
@@ -95,10 +103,10 @@ def work(wanted: dict[str, Any]) -> dict[str, Any]:
             "problem": f"building it needs more than {wanted['megabytes']} MB; give --memory more"
         }
     except BaseException as error:
-        return {
-            "problem": f"{wanted['target']} could not be loaded: {type(error).__name__}: {error}"
-        }
+        said = f"{wanted['target']} could not be loaded: {type(error).__name__}: {error}"
+        return {"problem": _no_gpu(said)}
     options = dict(wanted["options"])
+    progress.write_text("building it and finding out how it is called", encoding="utf-8")
     try:
         if wanted["consistency"]:
             from allformer.auditor.consistency import consistency
@@ -110,14 +118,14 @@ def work(wanted: dict[str, Any]) -> dict[str, Any]:
             return {"rows": [row.as_dict() for row in rows]}
         report = audit(target, progress=tell, **options)
     except AllformerError as error:
-        return {"problem": str(error)}
+        return {"problem": _no_gpu(str(error))}
     except MemoryError:
         return {"problem": f"it needs more than {wanted['megabytes']} MB; give --memory more"}
     except BaseException as error:
         text = " ".join(str(error).split())
         if "memory" in text:
             return {"problem": f"it needs more than {wanted['megabytes']} MB; give --memory more"}
-        return {"problem": f"{type(error).__name__}: {text[:400]}"}
+        return {"problem": _no_gpu(f"{type(error).__name__}: {text[:400]}".rstrip(": "))}
     report.subject = wanted["target"]
     return {"report": report.as_dict()}
 

@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-call,no-any-return"
 """How a mask is handed over: its shape and its polarity, tried one after the other.
 
-B rows, T queries, S keys. "BS" is a mask over keys; the shapes with T are full masks.
+B rows, T queries, S keys. "BS" is a mask over keys; the shapes with T are full masks, and "SS"
+is that of a source over itself.
 """
 
 from __future__ import annotations
@@ -50,14 +51,16 @@ class Encoding:
         if self.shape == "lengths":
             return keep.long().sum(-1)
         mask = keep
-        if self.full:
+        if self.shape == "SS":
+            mask = keep[:, None, :].expand(rows, keys, keys)
+        elif self.full:
             mask = keep[:, None, :].expand(rows, queries, keys)
             if causal:
                 mask = mask & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
         mask = {
             "BS": lambda m: m, "B1S": lambda m: m[:, None], "B11S": lambda m: m[:, None, None],
             "BTS": lambda m: m, "B1TS": lambda m: m[:, None], "TS": lambda m: m[0],
-            "1TS": lambda m: m[:1], "11TS": lambda m: m[:1, None],
+            "1TS": lambda m: m[:1], "11TS": lambda m: m[:1, None], "SS": lambda m: m[0],
         }[self.shape](mask)  # fmt: skip
         if self.polarity == "block":
             return ~mask
@@ -70,7 +73,7 @@ class Encoding:
 
 def padding_encodings(name: str) -> list[Encoding]:
     """What to try for a padding mask, the likeliest for this argument's name first."""
-    if "len" in name:
+    if "len" in name.split("_")[-1]:
         return [Encoding("lengths", "keep")]
     shapes: tuple[str, ...] = (*KEY_SHAPES, *FULL_SHAPES)
     order: tuple[str, ...] = ("keep", "block", "keep_int", "add")

@@ -54,6 +54,17 @@ def guarded(printed: list[str] | None = None) -> Iterator[None]:
                 printed.append(out.getvalue())
 
 
+def bare(module: nn.Module) -> nn.Module:
+    """What torch.compile, DataParallel and DistributedDataParallel wrap; compiled code is refused."""  # noqa: E501
+    if isinstance(module, torch.jit.ScriptModule):
+        raise AuditError(
+            "the module is TorchScript, whose operators cannot be watched; give what it was made of"
+        )
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    inner = module.module if isinstance(module, wrappers) else getattr(module, "_orig_mod", None)
+    return bare(inner) if isinstance(inner, nn.Module) else module
+
+
 def duplicate(module: nn.Module) -> nn.Module:
     """A deep copy on the CPU, or an error that says why there is none."""
     # Tensors that a forward pass left behind (attention kept to look at) have a graph: cut it.

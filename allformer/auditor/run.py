@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from allformer.auditor.context import CHECKS, Context, NotApplicable
 from allformer.auditor.infer import infer
-from allformer.auditor.probe import duplicate, guarded, make_loud
+from allformer.auditor.probe import bare, duplicate, guarded, make_loud, part_outputs
 from allformer.auditor.profiles import read_profile
 from allformer.auditor.report import Finding, Report
 from allformer.errors import AuditError
@@ -129,15 +129,21 @@ def _audit_module(
     from allformer.auditor.checks import ORDER  # importing it registers them
 
     if not isinstance(module, nn.Module):
+        more = " that takes arguments" if callable(module) else ""
         raise AuditError(
-            f"audit takes an nn.Module or a function that builds one; this is a "
-            f"{type(module).__name__}"
+            f"audit takes an nn.Module or a function without arguments that builds one; this is a "
+            f"{type(module).__name__}{more}"
         )
+    module = bare(module)
     report = Report(type(module).__name__, kind or "")
     ctx = _context(module, kind, build, profile, how)
     config_eos = getattr(getattr(module, "config", None), "eos_token_id", None)
     ctx.eos = eos if eos is not None else config_eos if isinstance(config_eos, int) else None
     report.kind, report.inferred = ctx.kind, ctx.call.notes
+    nothing = _all_nan(ctx)
+    if nothing is not None:
+        report.findings, report.notes = [nothing], ["no other check was made"]
+        return report
     chosen = [
         c for c in CHECKS if ctx.kind in c.kinds and (not only or any(i in only for i in c.ids))
     ]  # fmt: skip
@@ -154,6 +160,23 @@ def _audit_module(
     report.notes += list(dict.fromkeys(ctx.notes))
     report.profile = [f"{p} (named by you)" for p in sorted(profile)] + ctx.found_profile
     return report
+
+
+def _all_nan(ctx: Context) -> Finding | None:
+    """No number comes out, with the user's own weights too: nothing else can be told."""
+    if ctx.kind == "norm" or ctx.call.slots:  # a mask that is given may be what hides everything
+        return None
+    batch = ctx.call.batch(2)
+    if bool(torch.isfinite(ctx.run(batch)).any()):
+        return None
+    out = ctx.run(batch, ctx.quiet)
+    if bool(torch.isfinite(out).any()):
+        return None
+    outs = part_outputs(ctx.quiet, lambda: ctx.run(batch, ctx.quiet))
+    first = next((name for name, o in outs if not bool(torch.isfinite(o).all())), "")
+    return Finding(
+        "training.nan", first, f"all {out.numel()} outputs are NaN or infinite before any training"
+    )
 
 
 def _one(item: Any, ctx: Context, report: Report) -> None:

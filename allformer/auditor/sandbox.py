@@ -8,6 +8,7 @@ The code may hang, crash, print, call os._exit or fill the memory: that becomes 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -78,6 +79,8 @@ def _wait(process: Any, seconds: float, progress: Path, say: Any) -> int | None:
             shown = line
             say(line)
         time.sleep(0.05)
+    with contextlib.suppress(OSError):  # processes that it started and left behind
+        os.killpg(process.pid, signal.SIGKILL)
     return int(process.returncode)
 
 
@@ -91,7 +94,7 @@ def _last(progress: Path) -> str:
 def _outcome(
     answer: Path, code: int | None, tail: str, seconds: float, megabytes: int, last: str
 ) -> Apart:
-    during = f" (during {last})" if last else " (while the code was imported or built)"
+    during = f" (during: {last})" if last else ""
     if code is None:
         return Apart(problem=f"it did not end within {seconds:g} s{during}; give --timeout more")
     if answer.is_file():

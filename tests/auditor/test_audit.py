@@ -107,6 +107,21 @@ def test_an_unknown_signature_is_said_with_a_way_out():
         audit(Strange(), "encoder")
 
 
+def test_wrapped_modules_are_audited_inside():
+    for wrapped in (torch.compile(NanoGPT()), nn.DataParallel(NanoGPT())):
+        assert audit(wrapped, "decoder", only=["mask.future_leak"]).subject == "NanoGPT"
+
+
+def test_a_module_that_gives_no_numbers_has_the_one_finding():
+    class Broken(MhaEncoder):
+        def forward(self, ids):
+            return super().forward(ids) * float("nan")
+
+    report = audit(Broken(), "encoder")
+    assert [f.check for f in report.findings] == ["training.nan"]
+    assert "NaN" in report.findings[0].evidence
+
+
 def test_an_unknown_kind_or_profile_lists_the_choices():
     with pytest.raises(AuditError, match="seq2seq"):
         audit(NanoGPT(), "transformer")

@@ -34,6 +34,34 @@ def dies():
 def raises():
     raise KeyError("no such thing")
 
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(31, 8), nn.Linear(8, 31)
+
+class HangsLater(Odd):
+    def forward(self, ids):
+        while True:
+            pass
+
+class NeedsGpu(Odd):
+    def forward(self, ids):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+class AnyArguments(Odd):
+    def forward(self, *arguments, **options):
+        return self.out(self.embed(arguments[0]))
+
+class Gives(Odd):
+    def forward(self, ids):
+        return "no tensor"
+
+def scripted():
+    return torch.jit.script(nn.Linear(4, 4))
+
+def takes(size):
+    return Odd()
+
 def eats():
     return [torch.zeros(2**26) for _ in range(2000)]
 """
@@ -77,6 +105,12 @@ def test_findings_are_1_and_go_to_files(code, tmp_path):
         ("raises", (), "no such thing"),
         ("eats", ("--memory", 3000), "3000 MB"),
         ("missing", (), "has no missing"),
+        ("HangsLater", ("--timeout", 8), "finding out how it is called"),
+        ("NeedsGpu", (), "it needs a GPU and there is none"),
+        ("AnyArguments", (), "call="),
+        ("Gives", (), "no floating tensor but a str"),
+        ("scripted", (), "TorchScript"),
+        ("takes", (), "without arguments"),
     ],
 )
 def test_what_cannot_run_is_2_with_the_reason(code, name, options, said):

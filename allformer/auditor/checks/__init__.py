@@ -8,7 +8,8 @@ from importlib import import_module
 
 ORDER = (
     "dropout", "heads", "softmax", "attention", "norms", "batch", "leak", "masks", "padding",
-    "positions", "tables", "layers", "residual", "branches", "loss", "cache", "weights", "saving",
+    "cross", "source", "positions", "tables", "layers", "residual", "branches", "loss", "fed",
+    "cache", "weights", "saving",
     "packing", "search", "training",
 )  # fmt: skip
 

@@ -44,7 +44,11 @@ def mixing(ctx: Context) -> Iterator[Finding]:
                 raise
         x = batch.x.clone()
         x[1] = ctx.call.other(x)[1]
-        moved = ctx.run(replace(batch, x=x))
+        source = batch.source
+        if source is not None:
+            source = source.clone()
+            source[1] = ctx.call.other(source)[1]
+        moved = ctx.run(replace(batch, x=x, source=source))
         real = [i for i in range(rows) if i != 1]
         gap = [distance(moved[i], base[i]) for i in real]
         worst = max(gap)

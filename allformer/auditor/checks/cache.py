@@ -55,7 +55,8 @@ def _steps(ctx: Context, twin: Any, batch: Batch, holder: str, start: str) -> Te
             arguments[holder] = state
         if start:
             arguments[start] = a
-        raw = twin(**arguments)
+        with ctx.call.manner():
+            raw = twin(**arguments)
         length = b - a
         main = _logits(raw, batch.x.shape[0], length)
         if main is None:

@@ -31,7 +31,10 @@ def square(ctx: Context) -> list[Site]:
     return out
 
 
-@check("mask.future_leak", "mask.off_by_one", "mask.inverted", kinds=("decoder", "seq2seq"))
+@check(
+    "mask.future_leak", "mask.off_by_one", "mask.inverted", "mask.finite",
+    kinds=("decoder", "seq2seq"),
+)  # fmt: skip
 def leak(ctx: Context) -> Iterator[Finding]:
     """Change token j: outputs before j must not move, outputs after it must."""
     seen = ctx.pattern  # T T: output t moves with token j
@@ -57,9 +60,15 @@ def leak(ctx: Context) -> Iterator[Finding]:
                 f"no position looks at itself, only at earlier ones; the first sees nothing, so: "
                 f"{evidence}",
             )
-        elif looks is not None and torch.equal(looks, tril(1)):
+        elif looks is not None and _one_ahead(looks):
             yield Finding(
                 "mask.off_by_one", sites[0].where, f"{evidence}: exactly one ahead a layer"
+            )
+        elif sites and (value := finite_value(sites[0])):
+            yield Finding(
+                "mask.finite",
+                sites[0].where,
+                f"{evidence}: hidden scores are {value:.4g}, not −inf",
             )
         else:
             yield Finding("mask.future_leak", where, evidence)
@@ -114,6 +123,26 @@ def shape_of_mask(ctx: Context) -> Iterator[Finding]:
                 f"{int(look.tril(-1).sum())} earlier ones",
             )
             return
+
+
+def _one_ahead(looks: Tensor) -> bool:
+    """Nothing further than one ahead is looked at, and that by most (large scores leave some 0)."""
+    ahead = looks.diagonal(1)
+    return not bool(looks.triu(2).any()) and int(ahead.sum()) > len(ahead) // 2
+
+
+def finite_value(site: Site) -> float:
+    """The one negative number that later keys have as their score, or added to it; 0: none."""
+    if site.softmax_in is None:
+        return 0.0
+    later = torch.ones(site.scores.shape[1:], dtype=torch.bool).triu(1)
+    for value in (site.masked_in, site.masked_in - site.scale * site.scores):
+        hidden = value[:, later]
+        first = float(hidden.flatten()[0])
+        same = float((hidden - first).abs().max()) < 1e-6 * abs(first)
+        if same and float("-inf") < first <= -1 and bool((value[:, ~later] != first).any()):
+            return first
+    return 0.0
 
 
 def _size(ctx: Context, j: int, t: int) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from allformer.auditor.calls import Batch
-from allformer.auditor.checks.leak import allowed
+from allformer.auditor.checks.leak import allowed, finite_value, square
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.probe import distance, duplicate, part_outputs, scale_of
 from allformer.auditor.report import Finding
@@ -93,6 +93,9 @@ def _value(ctx: Context, sites: list[Site]) -> tuple[str, float]:
         blocked = site.masked_in[site.masked_in < float(site.scores.min()) * 2 - 10]
         if blocked.numel() and bool(torch.isfinite(blocked).all()):
             return site.where, float(blocked.median())
+    for site in square(ctx):
+        if value := finite_value(site):
+            return site.where, value
     return "", float("nan")
 
 
@@ -106,7 +109,8 @@ def blind_rows(ctx: Context) -> Iterator[Finding]:
     keep[0, :3] = False
     batch = replace(batch, keep=keep)
     out, grads = _with_gradient(ctx, batch, keep)
-    if ctx.kind != "decoder":  # the textbook's formula: worth a note where nobody pads on the left
+    if ctx.kind != "decoder" and not _meant_for_the_left(ctx):
+        # the textbook's formula: worth a note where nobody pads on the left
         if grads or not bool(torch.isfinite(out).all()):
             ctx.notes.append("padding on the left leaves rows that see nothing: NaN (-inf scores)")
         _all_padding(ctx, batch, keep)
@@ -129,6 +133,20 @@ def blind_rows(ctx: Context) -> Iterator[Finding]:
         )
         return
     _all_padding(ctx, batch, keep)
+
+
+def _meant_for_the_left(ctx: Context) -> bool:
+    """Whether positions count real tokens only: a gap of padding inside changes no real output."""
+    if ctx.kind != "seq2seq" or not ctx.call.ids:
+        return False
+    batch = ctx.call.batch(1, max(6, ctx.call.length - 2))
+    keep = torch.ones(batch.x.shape, dtype=torch.bool)
+    base = ctx.run(replace(batch, keep=keep))
+    gap = torch.zeros(1, 2, dtype=torch.long)
+    x = torch.cat([batch.x[:, :3], ctx.call.other(gap), batch.x[:, 3:]], 1)
+    keep = torch.cat([keep[:, :3], gap.bool(), keep[:, 3:]], 1)
+    out = ctx.run(replace(batch, x=x, keep=keep))
+    return base.ndim == 3 and not ctx.moved(out[keep], base[0], base)
 
 
 def _with_gradient(ctx: Context, batch: Batch, keep: Tensor) -> tuple[Tensor, list[str]]:

@@ -9,7 +9,8 @@ from torch import nn
 from allformer.auditor.calls import LABELS, Call, parameters
 from allformer.errors import AuditError
 
-SOURCE_WORDS = ("src", "source", "enc", "memory", "cross", "context")
+CROSS_WORDS = ("memory", "cross", "context")
+SOURCE_WORDS = ("src", "source", "enc", *CROSS_WORDS)
 TARGET_WORDS = ("tgt", "trg", "target", "dec", "causal", "look_ahead")
 OFFSETS = ("start_pos", "offset", "past_length", "start", "step", "pos_offset", "cache_position")
 POSITIONS = ("position_ids", "positions", "pos_ids")
@@ -21,9 +22,19 @@ DOCUMENTS = (
 
 def is_mask(name: str) -> bool:
     """Whether an argument says what is padding, or who sees whom."""
-    if "mask" in name or name in ("keep", "valid", "lengths", "lens", "src_lengths", "src_lens"):
+    if "mask" in name or name in ("keep", "valid") or is_lengths(name):
         return True
     return "pad" in name and "idx" not in name and "id" not in name.split("_")
+
+
+def is_lengths(name: str) -> bool:
+    """Whether an argument says how many tokens of each row are real: `valid_lens`, `src_len`."""
+    words = name.split("_")
+    if name in OFFSETS or not words or {"max", "min", "past", "use"} & set(words):
+        return False
+    if words[-1] in ("lens", "lengths"):
+        return True
+    return words[-1] in ("len", "length") and len(words) > 1
 
 
 def side(plan: Call, name: str) -> str:

@@ -9,9 +9,10 @@ from torch import nn
 
 from allformer.auditor.calls import ORDERED, Call, Slot, parameters
 from allformer.auditor.encode import Encoding, padding_encodings
-from allformer.auditor.infer.arguments import is_mask, side
+from allformer.auditor.infer.arguments import CROSS_WORDS, is_mask, side
 from allformer.auditor.infer.attempt import attempt
 from allformer.auditor.infer.stock import STOCK
+from allformer.auditor.probe import distance, scale_of
 from allformer.errors import AuditError
 
 LENGTHS = (12, 8, 16, 32, 5)
@@ -19,8 +20,48 @@ LENGTHS = (12, 8, 16, 32, 5)
 
 def first_run(plan: Call, module: nn.Module, twin: Any, width: int | None) -> None:
     """Try until a call works, and keep it; an AuditError says what was tried."""
+    if _search(plan, module, twin, width) or _other_layouts(plan, module, twin, width):
+        plan.tried.clear()
+        return
+    reasons = "; ".join(plan.tried[:3]) or "nothing could be tried: give vocab= or width="
+    raise AuditError(
+        f"the module could not be called ({plan.style}; {reasons}). Say how: "
+        f"audit(module, call=lambda module, ids: module(...)), and kind=, vocab= where known"
+    )
+
+
+def _other_layouts(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool:
+    """Two sequences of unequal length fit only (T, B) modules, or only if they are equal."""
+    if not plan.has_source or plan.user is not None or type(module) in STOCK:
+        return False
+    plan.time_first = True
+    if _search(plan, module, twin, width) and not _positions_by_row(plan, twin):
+        plan.notes.append("the two sequences fit only if they come as (T, B)")
+        return True
+    plan.time_first, plan.same_length, plan.slots = False, True, []
+    if _search(plan, module, twin, width):
+        plan.notes.append("the two sequences must be of one length")
+        return True
+    plan.same_length = False
+    return False
+
+
+def _positions_by_row(plan: Call, twin: Any) -> bool:
+    """One token repeated differs by row, not by position: it is (B, T), and attends over B."""
+    batch = plan.batch(3, 5)
+    assert batch.source is not None
+    x, source = (t[:1, :1].expand_as(t).clone() for t in batch.inputs)
+    out = attempt(plan, twin, replace(batch, x=x, source=source))
+    if out is None or out.ndim != 3:
+        return False
+    tol = 1e-6 * scale_of(out)
+    return distance(out, out[:1].expand_as(out)) > tol > distance(out, out[:, :1].expand_as(out))
+
+
+def _search(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool:
+    """Try ids and vectors, sizes, lengths and the masks that must be; keep what works."""
     vectors_first = plan.kind in ("attention", "block", "feed")
-    stock = not plan.ids and not plan.user
+    stock = type(module) in STOCK and not plan.user
     if stock or not plan.vocab:
         orders = [False]
     else:
@@ -35,13 +76,8 @@ def first_run(plan: Call, module: nn.Module, twin: Any, width: int | None) -> No
                     trial = replace(plan, slots=[*plan.slots, *fill], length=length)
                     if attempt(trial, twin, trial.batch(3)) is not None:
                         plan.slots, plan.length = trial.slots, length
-                        plan.tried.clear()
-                        return
-    reasons = "; ".join(plan.tried[:3]) or "nothing could be tried: give vocab= or width="
-    raise AuditError(
-        f"the module could not be called ({plan.style}; {reasons}). Say how: "
-        f"audit(module, call=lambda module, ids: module(...)), and kind=, vocab= where known"
-    )
+                        return True
+    return False
 
 
 def widths(module: nn.Module) -> list[int]:
@@ -84,4 +120,15 @@ def _fills(needed: list[str], plan: Call) -> list[list[Slot]]:
                     encoding = Encoding(form, polarity)
                     slots.append(Slot(name, side(plan, name), encoding, causal=ordered))
                 ways.append(slots)
+        ways.append([_apart(plan, n, polarity) for n in needed])
     return ways
+
+
+def _apart(plan: Call, name: str, polarity: str) -> Slot:
+    """Padding (B, S) and who sees whom (T, T) as arguments of their own, as in nn.Transformer."""
+    where = side(plan, name)
+    if "pad" in name:
+        return Slot(name, where, padding_encodings(name)[0])
+    if where == "source" and not any(word in name for word in CROSS_WORDS):
+        return Slot(name, where, Encoding("SS", polarity))
+    return Slot(name, where, Encoding("TS", polarity), plan.kind in ORDERED and where == "x")

@@ -10,6 +10,7 @@ from torch import nn
 from allformer.auditor.calls import ORDERED, Call, Slot, parameters
 from allformer.auditor.encode import causal_encodings, padding_encodings
 from allformer.auditor.infer.arguments import is_mask, side
+from allformer.auditor.infer.attempt import watched
 from allformer.auditor.infer.sight import padding_influence, sees
 from allformer.auditor.infer.stock import STOCK
 
@@ -22,6 +23,8 @@ def mask_slots(plan: Call, module: nn.Module, twin: Any) -> None:
         plan.keeps = True
         plan.keeps_source = plan.has_source
         return
+    for slot in [s for s in plan.slots if s.encoding.shape == "SS"]:
+        _over_itself(plan, twin, slot)
     taken = {*plan.x_names, *plan.source_names, *plan.constants}
     names = [n for n in parameters(module) if is_mask(n) and n not in taken]
     names = [n for n in names if not any(word in n for word in OTHERS)]
@@ -39,6 +42,21 @@ def _with(plan: Call, slots: list[Slot]) -> Call:
     """The call with these slots instead of those of the same names."""
     names = [s.name for s in slots]
     return replace(plan, slots=[*(s for s in plan.slots if s.name not in names), *slots])
+
+
+def _over_itself(plan: Call, twin: Any, slot: Slot) -> None:
+    """A mask of the source over itself hides nothing: the polarity with which all rows look."""
+    for polarity in ("block", "add", "keep", "keep_int"):
+        trial = _with(plan, [replace(slot, encoding=replace(slot.encoding, polarity=polarity))])
+        batch = trial.batch(1)
+        keys = 0 if batch.source is None else batch.source.shape[1]
+        own = [
+            s.weights.nan_to_num(0.0) for s in watched(trial, twin, batch).sites
+            if s.weights is not None and s.weights.shape[1:] == (keys, keys)
+        ]  # fmt: skip
+        if own and float(own[0].std(-1).min()) > 1e-9:  # neither blank nor even
+            plan.slots = trial.slots
+            return
 
 
 def _causal_slot(plan: Call, twin: Any, names: list[str]) -> list[str]:
@@ -62,7 +80,29 @@ def _padding_slots(plan: Call, twin: Any, names: list[str], side: str) -> bool:
     """Find the encoding in which padding matters least; True if there is such an argument."""
     if not names:
         return False
-    groups = [names] if len(names) == 1 else [names, *([n] for n in names)]
+    padding = [n for n in names if "pad" in n]
+    groups = [names] if len(names) == 1 else [names, padding, *([n] for n in names)]
+    ordered = side == "x" and plan.kind in ORDERED
+    alone = sees(plan, twin) if ordered else None
+    if alone is None or alone[0]:
+        ordered = False
+    best = _least(plan, twin, [g for g in groups if g], side, ordered)
+    if best is None and ordered:
+        best = _least(plan, twin, [g for g in groups if g], side, False)
+    if best is None:
+        return False
+    plan.slots = best
+    return True
+
+
+def _least(
+    plan: Call, twin: Any, groups: list[list[str]], side: str, ordered: bool
+) -> list[Slot] | None:
+    """The slots with which padding matters least.
+
+    `ordered`: the module hides the future by itself, and a mask that says who sees whom may stand
+    in the place of that: then it must say so too. One that is named after padding does not.
+    """
     best: tuple[float, list[Slot]] | None = None
     for group in groups:
         for encoding in padding_encodings(group[0]):
@@ -71,13 +111,14 @@ def _padding_slots(plan: Call, twin: Any, names: list[str], side: str) -> bool:
             score = padding_influence(trial, twin, side)
             if score is None:
                 continue
+            if ordered and "pad" not in group[0]:
+                found = sees(trial, twin)
+                if found is None or found[0]:
+                    continue
             if best is None or score < best[0] * 0.1:
                 best = score, trial.slots
             if score < 1e-7:
                 break
         if best is not None and best[0] < 1e-7:
             break
-    if best is None:
-        return False
-    plan.slots = best[1]
-    return True
+    return None if best is None else best[1]

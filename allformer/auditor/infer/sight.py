@@ -11,6 +11,7 @@ from torch import Tensor
 from allformer.auditor.calls import Call
 from allformer.auditor.infer.attempt import attempt, watched
 from allformer.auditor.probe import distance, scale_of
+from allformer.auditor.watch import Site
 
 
 def sees(plan: Call, twin: Any, rows: int = 2) -> tuple[bool, bool] | None:
@@ -70,12 +71,23 @@ def looks_away(plan: Call, twin: Any, candidate: int) -> bool:
     marked = getattr(batch, side).clone()
     marked[:, 3:5] = candidate
     sites = watched(plan, twin, replace(batch, **{side: marked})).sites
-    weights = [
-        s.weights for s in sites
-        if s.weights is not None and s.weights.shape[-1] == marked.shape[1]
-    ]  # fmt: skip
-    if not weights:
+    sites = [s for s in sites if s.weights is not None and s.weights.shape[-1] == marked.shape[1]]
+    return any(_hides(s) for s in sites)  # one attention that looks away is enough: a mask
+
+
+def _hides(site: Site) -> bool:
+    """Whether keys 3 and 4 are masked: unseen, and their scores below all others or one number.
+
+    Large scores leave many weights at 0 too, but not those of a key for every query and head.
+    """
+    assert site.weights is not None
+    if not float(site.weights[:, 5:, 3:5].abs().max()) < 1e-12:
         return False
-    hidden = [float(w[:, 5:, 3:5].abs().max()) for w in weights]
-    plain = [float(w[:, 5:, :3].abs().max()) for w in weights]
-    return min(hidden) < 1e-12 < min(plain)  # one attention that looks away is enough: a mask
+    if not float(site.weights[:, 5:, :3].abs().max()) > 1e-12:
+        return False
+    if site.softmax_in is None:
+        return True
+    hidden, shown = site.masked_in[:, 5:, 3:5], site.masked_in[:, 5:, :3]
+    shown = shown[torch.isfinite(shown) & (shown > -1e4)]
+    low = shown.numel() > 0 and float(hidden.max()) < float(shown.min())
+    return low or bool((hidden == hidden.flatten()[0]).all())
