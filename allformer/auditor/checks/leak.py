@@ -64,7 +64,7 @@ def leak(ctx: Context) -> Iterator[Finding]:
             yield Finding(
                 "mask.off_by_one", sites[0].where, f"{evidence}: exactly one ahead a layer"
             )
-        elif sites and (value := finite_value(sites[0])):
+        elif looks is not None and looks.triu(1).any() and (value := finite_value(sites[0])):
             yield Finding(
                 "mask.finite",
                 sites[0].where,
@@ -132,7 +132,7 @@ def _one_ahead(looks: Tensor) -> bool:
 
 
 def finite_value(site: Site) -> float:
-    """The one negative number that later keys have as their score, or added to it; 0: none."""
+    """The one small negative number that later keys have as their score, or added; 0: none."""
     if site.softmax_in is None:
         return 0.0
     later = torch.ones(site.scores.shape[1:], dtype=torch.bool).triu(1)
@@ -140,7 +140,7 @@ def finite_value(site: Site) -> float:
         hidden = value[:, later]
         first = float(hidden.flatten()[0])
         same = float((hidden - first).abs().max()) < 1e-6 * abs(first)
-        if same and float("-inf") < first <= -1 and bool((value[:, ~later] != first).any()):
+        if same and -1e4 < first <= -1 and bool((value[:, ~later] != first).any()):
             return first
     return 0.0
 
