@@ -79,6 +79,7 @@ class Call:
     same_length: bool = False  # the source must be as long as x
     keeps: bool = False  # takes a padding mask for x
     keeps_source: bool = False
+    lone_mask: str = ""  # a mask that fits one row, or as many rows as heads, and no other number
     pad: int | None = None  # an id that the module masks by itself, or that the user named
     pad_inside: bool = False
     special: frozenset[int] = frozenset()
