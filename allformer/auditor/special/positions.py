@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allformer.auditor.checks.positions import not_toeplitz
+from allformer.auditor.checks.relative import not_toeplitz
 from allformer.auditor.checks.tables import plain_tensors
 from allformer.auditor.infer.first_run import widths
 from allformer.auditor.probe import distance, duplicate, scale_of
 from allformer.auditor.report import Finding
-from allformer.auditor.sinusoid import judge
+from allformer.auditor.sinusoid import equal_or_rising, judge
 from allformer.auditor.special.trial import normal, output
 from allformer.errors import AuditError
 
@@ -130,8 +130,7 @@ def _tensors(module: Any) -> list[Tensor]:
 def _rotation(twin: Any, state: Any) -> Iterator[Finding]:
     """One query and one key at every position: q_i·k_j depends on i − j, lengths are kept."""
     skipped = state["report"].not_applicable
-    for name in ("positions.frequencies", "positions.batch_axis"):
-        skipped[name] = "positions are rotated, not added"
+    skipped["positions.batch_axis"] = "positions are rotated, not added"
     sizes = [t.shape[-1] for t in _tensors(twin) if t.ndim >= 1]
     for size in dict.fromkeys([*sizes, *(2 * s for s in sizes), 16, 32, 64, 8]):
         if size < 2 or size % 2:
@@ -188,3 +187,7 @@ def _judge_rotation(a: Tensor, b: Tensor, q: Tensor) -> Iterator[Finding]:
             f"a rotation keeps lengths; here they become {float(lengths.min()):.3g} … "
             f"{float(lengths.max()):.3g} of what they were",
         )
+        return
+    verdict = equal_or_rising(a[0])
+    if verdict:
+        yield Finding("positions.frequencies", "", verdict)
