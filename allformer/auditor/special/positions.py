@@ -54,21 +54,36 @@ def positions(module: Any, state: Any) -> Iterator[Finding]:
 
 
 def _follows(module: nn.Module, value: Tensor) -> bool:
-    """Whether forward moves the table itself: run on the meta device."""
-    try:
-        meta = duplicate(module).eval().to("meta")
-        width = value.shape[-1]
-        with torch.device("meta"):
-            meta(torch.empty(2, 5, width, device="meta"))
-    except Exception as error:
-        return not ("meta" in str(error) and "cpu" in str(error))
+    """Whether forward moves the table itself: run on the meta device as it runs on the CPU."""
+    here = duplicate(module).eval().cpu()
+    there = duplicate(module).eval().to("meta")
+    for arguments in _ways(value.shape[-1]):
+        if output(here, *arguments) is None:
+            continue
+        try:
+            with torch.device("meta"):
+                there(*(a.to("meta") if isinstance(a, Tensor) else a for a in arguments))
+        except Exception as error:
+            return not ("meta" in str(error) and "cpu" in str(error))
+        return True
     return True
+
+
+def _ways(width: int) -> Iterator[tuple[Any, ...]]:
+    """Arguments that positions may take: vectors, queries and keys, a length, positions."""
+    for size in (width, 2 * width):
+        for shape in ((2, 5, size), (2, 3, 5, size), (2, 5, 3, size)):
+            yield (torch.zeros(shape),)
+            yield torch.zeros(shape), torch.zeros(shape)
+    yield (5,)
+    yield (torch.arange(5),)
 
 
 def _table(twin: Any, report: Any) -> tuple[Tensor | str | None, str]:
     """(T, D), or words about the batch axis, or None if it is no table."""
     likely = [p.shape[-1] for p in _tensors(twin) if p.ndim >= 2]
     likely += widths(twin)[:4] if isinstance(twin, nn.Module) else []
+    likely += [2 * p.shape[0] for p in _tensors(twin) if p.ndim == 1]  # a frequency for each pair
     for width in dict.fromkeys([*likely, 32, 16, 64]):
         x = normal(3, LENGTH, width)
         out = output(twin, x)
