@@ -7,9 +7,9 @@ causes (heads, softmax, norms, batch), then what follows from them.
 from importlib import import_module
 
 ORDER = (
-    "dropout", "heads", "softmax", "attention", "norms", "batch", "leak", "masks", "relative",
-    "padding", "cross", "source", "positions", "tables", "layers", "residual", "branches", "loss",
-    "fed", "cache", "weights", "saving", "packing", "search", "training",
+    "dropout", "heads", "softmax", "attention", "norms", "batch", "constants", "leak", "masks",
+    "relative", "padding", "cross", "source", "positions", "tables", "layers", "residual",
+    "branches", "loss", "fed", "cache", "weights", "saving", "packing", "search", "training",
 )  # fmt: skip
 
 for _name in ORDER:
