@@ -53,6 +53,11 @@ class Slot:
     encoding: Encoding
     causal: bool = False
 
+    @property
+    def boolean(self) -> bool:
+        """Whether a boolean mask belongs here, by its name: it says what is padding."""
+        return "pad" in self.name and not self.causal
+
 
 @dataclass
 class Call:

@@ -107,24 +107,43 @@ def _runs(ctx: Context) -> Iterator[tuple[str, list[Site], Tensor]]:
     later = torch.ones(n, n, dtype=torch.bool).triu(1)
     yield "later tokens", [s for s in ctx.seen.sites if s.scores.shape[1:] == (n, n)], later
     for side in ("x", "source"):
-        for batch, keep in _padded(ctx, side):
-            sites = ctx.watch(batch)[0].sites
-            sites = [s for s in sites if s.scores.shape[2] == keep.shape[0]]
-            yield "padding", sites, ~keep
+        batch, keep = _padded(ctx, side)
+        if batch is None:
+            continue
+        for way in (ctx, _as_boolean(ctx, side)):
+            sites = [] if way is None else way.watch(batch)[0].sites
+            for extra in (0, 1):  # a summary token before them
+                own = [s for s in sites if s.scores.shape[2] == keep.shape[0] + extra]
+                yield "padding", own, torch.cat([torch.zeros(extra, dtype=torch.bool), ~keep])
 
 
-def _padded(ctx: Context, side: str) -> Iterator[tuple[Batch, Tensor]]:
+def _padded(ctx: Context, side: str) -> tuple[Batch | None, Tensor]:
     """A batch with padding in the middle, and which keys are real."""
     batch = ctx.one
     content = batch.x if side == "x" else batch.source
     if content is None:
-        return
+        return None, torch.empty(0)
     keep = torch.ones(content.shape[:2], dtype=torch.bool)
     middle = content.shape[1] // 2
     keep[:, middle : middle + 2] = False
     if ctx.call.keeps if side == "x" else ctx.call.keeps_source:
-        hidden = replace(batch, **{"keep" if side == "x" else "source_keep": keep})  # type: ignore[arg-type]
-        yield hidden, keep[0]
-    elif ctx.call.pad_inside and ctx.call.pad is not None:
-        ids = content.masked_fill(~keep, ctx.call.pad)
-        yield replace(batch, **{side: ids}), keep[0]  # type: ignore[arg-type]
+        name = "keep" if side == "x" else "source_keep"
+        return replace(batch, **{name: keep}), keep[0]  # type: ignore[arg-type]
+    if ctx.call.pad is None or content.is_floating_point():
+        return None, keep[0]
+    ids = content.masked_fill(~keep, ctx.call.pad)
+    return replace(batch, **{side: ids}), keep[0]  # type: ignore[arg-type]
+
+
+def _as_boolean(ctx: Context, side: str) -> Context | None:
+    """The same with a boolean mask, where only a float one was found to work, but a boolean one
+    is taken and belongs there by the argument's name."""
+    slots = [
+        replace(s, encoding=replace(s.encoding, polarity="block"))
+        if s.boolean and s.side == side and s.encoding.polarity == "add"
+        else s
+        for s in ctx.call.slots
+    ]
+    if slots == ctx.call.slots:
+        return None
+    return replace(ctx, call=replace(ctx.call, slots=slots))
