@@ -8,7 +8,7 @@ from importlib import import_module
 
 ORDER = (
     "dropout", "heads", "softmax", "attention", "norms", "batch", "constants", "leak", "masks",
-    "relative", "padding", "cross", "source", "positions", "tables", "layers", "residual",
+    "relative", "padding", "left", "cross", "source", "positions", "tables", "layers", "residual",
     "branches", "loss", "fed", "cache", "weights", "saving", "packing", "search", "training",
 )  # fmt: skip
 

@@ -128,11 +128,11 @@ def _padded(ctx: Context, side: str) -> tuple[Batch | None, Tensor]:
     keep[:, middle : middle + 2] = False
     if ctx.call.keeps if side == "x" else ctx.call.keeps_source:
         name = "keep" if side == "x" else "source_keep"
-        return replace(batch, **{name: keep}), keep[0]  # type: ignore[arg-type]
+        return replace(batch, **{name: keep}), keep[0]
     if ctx.call.pad is None or content.is_floating_point():
         return None, keep[0]
     ids = content.masked_fill(~keep, ctx.call.pad)
-    return replace(batch, **{side: ids}), keep[0]  # type: ignore[arg-type]
+    return replace(batch, **{side: ids}), keep[0]
 
 
 def _as_boolean(ctx: Context, side: str) -> Context | None:

@@ -16,9 +16,11 @@ from allformer.auditor.watch import Site
 
 
 def allowed(site: Site) -> Tensor:
-    """T S: which keys any head looks at."""
+    """T S: which keys any head looks at; a row that may see nothing is even, and looks at none."""
     assert site.weights is not None
-    return site.weights.abs().nan_to_num(0.0).amax(0) > 1e-12
+    weights = site.weights.abs().nan_to_num(0.0)
+    blind = (weights.amax(-1) - weights.amin(-1) < 1e-12).all(0)
+    return (weights.amax(0) > 1e-12) & ~(blind & (weights.shape[-1] > 1))[:, None]
 
 
 def square(ctx: Context) -> list[Site]:
@@ -53,6 +55,13 @@ def leak(ctx: Context) -> Iterator[Finding]:
         where = _where(ctx, j, t)
         if looks is not None and not bool(looks.tril(-1).any()) and bool(looks.triu(1).any()):
             yield Finding("mask.inverted", sites[0].where, f"{evidence}, and no earlier one is")
+        elif looks is not None and not bool(looks.any()):
+            yield Finding(
+                "mask.inverted",
+                sites[0].where,
+                f"without padding every position looks at all {n} evenly: all of them are hidden, "
+                f"so: {evidence}",
+            )
         elif looks is not None and torch.equal(looks[1:], tril(-1)[1:]):
             yield Finding(
                 "mask.off_by_one",
