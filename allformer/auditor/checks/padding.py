@@ -156,10 +156,26 @@ def _by_id(ctx: Context) -> Iterator[Finding]:
     x, _ = with_padding(ctx, batch.x, left=False)
     out = ctx.run(replace(batch, x=x))
     real = out[:, : batch.x.shape[1]] if out.ndim == 3 else out
-    if ctx.moved(real, base):
+    if ctx.moved(real, base) and _only_padding(ctx, x[:1]):
+        yield Finding(
+            "mask.inverted",
+            "",
+            f"with {PADS} tokens of padding (id {ctx.call.pad}) on the right, positions look at "
+            f"them alone and at no real token; real outputs move by {distance(real, base):.3g}",
+        )
+    elif ctx.moved(real, base):
         yield Finding(
             "padding.ignored",
             "",
             f"{PADS} tokens of padding (id {ctx.call.pad}) on the right move real outputs by "
             f"{distance(real, base):.3g} (outputs are of size {scale_of(base):.3g})",
         )
+
+
+def _only_padding(ctx: Context, x: Tensor) -> bool:
+    """Whether no attention looks at real keys, but at padding, the last of `x`."""
+    n = x.shape[1]
+    sites = ctx.watch(Batch(x))[0].sites
+    own = [s.weights for s in sites if s.weights is not None and s.weights.shape[-1] in (n, n + 1)]
+    shown = [float(w[..., -n:-PADS].abs().max()) for w in own]
+    return bool(own) and max(shown) < 1e-9 < min(float(w[..., -PADS:].max()) for w in own)
