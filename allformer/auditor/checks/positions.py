@@ -12,22 +12,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.probe import scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
 
 SAME = 1e-5  # above what norms and angles in fp32 leave in a model of fp64
-
-
-def repeated(ctx: Context) -> Batch:
-    """One row of one token, many times."""
-    one = ctx.one
-    batch = replace(one, x=one.x[:, :1].expand_as(one.x).clone())
-    if one.source is not None:
-        batch = replace(batch, source=one.source[:, :1].expand_as(one.source).clone())
-    return batch
 
 
 def varies(x: Tensor, axis: int) -> float:
@@ -58,7 +48,7 @@ def missing(ctx: Context) -> Iterator[Finding]:
         raise NotApplicable("it takes vectors: positions may be added outside")
     if "no-positions" in ctx.profile:
         raise NotApplicable("profile: no positions, by choice")
-    seen, out = ctx.watch(repeated(ctx))
+    seen, out = ctx.same
     if out.ndim != 3:
         yield from _pooled(ctx)
         return
@@ -84,8 +74,8 @@ def missing(ctx: Context) -> Iterator[Finding]:
 
 def _turned_by_row(ctx: Context) -> Iterator[Finding]:
     """Queries and keys turned by the row instead of the position: the scores do not show it."""
-    one, rows = repeated(ctx), 3
-    batch = replace(one, x=one.x.expand(rows, *one.x.shape[1:]).clone())
+    one, rows = ctx.one, 3
+    batch = replace(one, x=one.x[:, :1].expand(rows, *one.x.shape[1:]).clone())
     for site in ctx.watch(batch)[0].sites:
         if site.q.shape[0] % rows == 0:
             gap = varies(site.q.reshape(rows, -1, *site.q.shape[1:]), 0)

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from allformer.auditor.checks.positions import repeated, varies
+from allformer.auditor.checks.positions import varies
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.probe import scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.sinusoid import equal_or_rising
-from allformer.auditor.watch import Site
+from allformer.auditor.watch import Site, Watch
 
 KINDS = ("decoder", "encoder", "seq2seq", "attention", "block")
 
@@ -22,8 +22,8 @@ KINDS = ("decoder", "encoder", "seq2seq", "attention", "block")
 @check("positions.rotary", kinds=KINDS)
 def rotary(ctx: Context) -> Iterator[Finding]:
     """Where positions are in the scores and not in the input, q_i·k_j depends on i − j only."""
-    seen, _ = ctx.watch(repeated(ctx))
-    plain = [s for s in seen.sites if _same_input(ctx, s)]
+    seen, _ = ctx.same
+    plain = [s for s in seen.sites if _same_input(seen, s)]
     turned = [s for s in plain if _turned(s)]
     shifted = [s for s in plain if not _turned(s) and _varied(s)]
     if not turned and not shifted:
@@ -55,8 +55,8 @@ def rotary(ctx: Context) -> Iterator[Finding]:
 @check("positions.frequencies", kinds=KINDS)
 def frequencies(ctx: Context) -> Iterator[Finding]:
     """Each number of a rotated query is a wave: their speeds fall from 1, and differ."""
-    seen, _ = ctx.watch(repeated(ctx))
-    turned = [s for s in seen.sites if _same_input(ctx, s) and _turned(s)]
+    seen, _ = ctx.same
+    turned = [s for s in seen.sites if _same_input(seen, s) and _turned(s)]
     if not turned:
         raise NotApplicable("no fixed table of positions is added, and nothing is rotated")
     for site in turned:
@@ -66,12 +66,12 @@ def frequencies(ctx: Context) -> Iterator[Finding]:
             return
 
 
-def _same_input(ctx: Context, site: Site) -> bool:
+def _same_input(seen: Watch, site: Site) -> bool:
     """The projections of queries and keys are the same at every position."""
     if site.q.shape[1] != site.k.shape[1] or site.q_tag.linear < 0:
         return False
     for tag in (site.q_tag, site.k_tag):
-        out = ctx.watch_output(tag.linear)
+        out = seen.outputs.get(tag.linear)
         if out is None or out.shape[-2] != site.q.shape[1] or varies(out, -2) > 1e-6:
             return False
     return True
