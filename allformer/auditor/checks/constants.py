@@ -54,6 +54,15 @@ def constant(site: Site) -> Constant | None:
     return None
 
 
+def finite_value(site: Site) -> float:
+    """The one negative number that later keys have as their score, or added to it; 0: none."""
+    found = constant(site)
+    if found is None or found.value > -0.5:
+        return 0.0
+    later = torch.ones(found.where.shape[1:], dtype=torch.bool).triu(1)
+    return found.value if torch.equal(found.where, later.expand_as(found.where)) else 0.0
+
+
 @check("mask.ambiguous", "mask.finite", kinds=PARTS)
 def constants(ctx: Context) -> Iterator[Finding]:
     """Where later tokens or padding are, no small number stands in for −inf."""
@@ -92,12 +101,11 @@ def _ambiguous(site: Site, what: str, found: Constant, hidden: Tensor) -> Findin
 
 
 def _finite(site: Site, what: str, found: Constant, hidden: Tensor) -> Finding:
-    how = f"lowered by {-found.value:.4g}" if found.added else f"set to {found.value:.4g}"
+    how = f"lowered by {-found.value:.4g}" if found.added else f"{found.value:.4g}, not −inf"
     return Finding(
         "mask.finite",
         site.where,
-        f"the scores of {what} are only {how}: they still get a weight of up to "
-        f"{_weight(site, hidden):.2g}",
+        f"hidden scores are {how}: {what} still get a weight of up to {_weight(site, hidden):.2g}",
     )
 
 

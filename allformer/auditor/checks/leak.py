@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from allformer.auditor.checks.constants import finite_value
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.probe import distance, part_outputs, scale_of
 from allformer.auditor.report import Finding
@@ -138,20 +139,6 @@ def _one_ahead(looks: Tensor) -> bool:
     """Nothing further than one ahead is looked at, and that by most (large scores leave some 0)."""
     ahead = looks.diagonal(1)
     return not bool(looks.triu(2).any()) and int(ahead.sum()) > len(ahead) // 2
-
-
-def finite_value(site: Site) -> float:
-    """The one negative number that later keys have as their score, or added to it; 0: none."""
-    if site.softmax_in is None:
-        return 0.0
-    later = torch.ones(site.scores.shape[1:], dtype=torch.bool).triu(1)
-    for value in (site.masked_in, site.masked_in - site.scale * site.scores):
-        hidden = value[:, later]
-        first = float(hidden.flatten()[0])
-        same = float((hidden - first).abs().max()) < 1e-6 * abs(first)
-        if same and float("-inf") < first <= -1 and bool((value[:, ~later] != first).any()):
-            return first
-    return 0.0
 
 
 def _size(ctx: Context, j: int, t: int) -> float:

@@ -18,11 +18,10 @@ from allformer.auditor.report import Finding
 
 def _looks(ctx: Context, batch: Batch, keep: Tensor) -> float:
     """The largest weight that a real position gives to padding."""
-    row = keep[0]
-    one = replace(batch, x=batch.x[:1], keep=keep[:1])
-    sites = [s for s in ctx.watch(one)[0].sites if s.weights is not None]
-    own = [s.weights for s in sites if s.weights.shape[1:] == (row.numel(), row.numel())]  # type: ignore[union-attr]
-    return max((float(w[:, row][:, :, ~row].max()) for w in own if w is not None), default=0.0)
+    real = keep[0]  # the same in every row
+    weights = [s.weights for s in ctx.watch(batch)[0].sites if s.weights is not None]
+    own = [w for w in weights if w.shape[1:] == (real.numel(), real.numel())]
+    return max((float(w[:, real][:, :, ~real].max()) for w in own), default=0.0)
 
 
 @check("positions.left_padding", kinds=("decoder", "seq2seq"))

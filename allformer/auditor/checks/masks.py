@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from allformer.auditor.calls import Batch
-from allformer.auditor.checks.leak import allowed, finite_value, square
+from allformer.auditor.checks.constants import finite_value
+from allformer.auditor.checks.leak import allowed, square
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.probe import distance, duplicate, part_outputs, scale_of
 from allformer.auditor.report import Finding
