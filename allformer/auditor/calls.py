@@ -53,6 +53,11 @@ class Slot:
     encoding: Encoding
     causal: bool = False
 
+    @property
+    def boolean(self) -> bool:
+        """Whether a boolean mask belongs here, by its name: it says what is padding."""
+        return "pad" in self.name and not self.causal
+
 
 @dataclass
 class Call:
@@ -77,8 +82,10 @@ class Call:
     length: int = 12
     time_first: bool = False
     same_length: bool = False  # the source must be as long as x
+    scalar: bool = False  # one number for each position
     keeps: bool = False  # takes a padding mask for x
     keeps_source: bool = False
+    lone_mask: str = ""  # a mask that fits one row, or as many rows as heads, and no other number
     pad: int | None = None  # an id that the module masks by itself, or that the user named
     pad_inside: bool = False
     special: frozenset[int] = frozenset()
@@ -103,7 +110,7 @@ class Call:
             else:
                 raw = module(**self.arguments(batch, labels), **more)
         rows, length = batch.x.shape[:2]
-        out = read(raw, rows, length, self.time_first)
+        out = read(raw, rows, length, self.time_first, self.scalar)
         if self.as_log:
             out.main = out.main.clamp(min=1e-300).log()
         return out

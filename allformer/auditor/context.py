@@ -63,7 +63,6 @@ class Context:
         seen = Watch(target, batch.inputs, inject)
         with torch.no_grad(), seen:
             out = self.call(target, batch).main
-        self.last = seen
         return seen, out
 
     def inject(self, batch: Batch, inject: Any) -> Tensor:
@@ -81,9 +80,14 @@ class Context:
         """The operators of a run of `one`."""
         return self.watch(self.one)[0]
 
-    def watch_output(self, number: int) -> Tensor | None:
-        """What a linear map gave in the last watched run, by its number."""
-        return self.last.outputs.get(number)
+    @cached_property
+    def same(self) -> tuple[Watch, Tensor]:
+        """A run of one token repeated: what its operators did, and the output."""
+        one = self.one
+        batch = replace(one, x=one.x[:, :1].expand_as(one.x).clone())
+        if one.source is not None:
+            batch = replace(batch, source=one.source[:, :1].expand_as(one.source).clone())
+        return self.watch(batch)
 
     def sites(self) -> list[Site]:
         """The attentions that were seen; none is a reason not to apply."""

@@ -21,8 +21,12 @@ class Out:
     pooled: bool = False
 
 
-def read(raw: Any, rows: int, length: int, time_first: bool = False) -> Out:
-    """The output for a batch of so many rows and positions, with its loss if there is one."""
+def read(raw: Any, rows: int, length: int, time_first: bool = False, scalar: bool = False) -> Out:
+    """The output for a batch of so many rows and positions, with its loss if there is one.
+
+    `scalar` says that there is one number for each position, (B, T), and not one row of numbers
+    for each sequence.
+    """
     tensors = floats(raw)
     if not tensors:
         raise AuditError(f"the module returned no floating tensor but {describe(raw)}")
@@ -35,6 +39,9 @@ def read(raw: Any, rows: int, length: int, time_first: bool = False) -> Out:
     for t in order:
         if t.ndim >= 3 and tuple(t.shape[:2]) == lead:
             return Out((t.transpose(0, 1) if time_first else t).flatten(2), tensors, loss, raw)
+    for t in order:
+        if scalar and tuple(t.shape) == lead:
+            return Out((t.transpose(0, 1) if time_first else t)[..., None], tensors, loss, raw)
     for t in order:
         if t.ndim == 2 and t.shape[0] == rows * length and length > 1:  # flattened for the loss
             return Out(t.view(rows, length, -1), tensors, loss, raw)

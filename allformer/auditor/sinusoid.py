@@ -32,7 +32,7 @@ def judge(table: Tensor, angles: list[Tensor] | None = None) -> str | None:
         return None
     omega = frequencies(table)
     if omega is None:
-        return _almost(table)
+        return _rising(table)
     if float((omega > 1e-9).double().mean()) < 0.5:
         return None
     gram = table.double() @ table.double().T
@@ -47,9 +47,53 @@ def judge(table: Tensor, angles: list[Tensor] | None = None) -> str | None:
     return _geometric(pairs, width, layout)
 
 
-def _almost(table: Tensor) -> str | None:
-    """Bounded like sines, but some columns are no waves: too fast or damaged."""
+def _rising(table: Tensor) -> str | None:
+    """Sines and cosines so fast that rounding damages them: 10000^(+2i/d)."""
+    x = table.double()
+    half = x.shape[-1] // 2
+    layouts = (x[:, 0 : 2 * half : 2], x[:, 1 : 2 * half : 2]), (x[:, :half], x[:, half : 2 * half])
+    for sine, cosine in layouts:
+        # every pair lies on the circle, and begins at (0, 1) or at one same place
+        if x.shape[0] < 5 or float((sine**2 + cosine**2 - 1).abs().max()) > 1e-3:
+            continue
+        turn = torch.complex(cosine, sine)
+        step = (turn[1:] * turn[:-1].conj()).mean(0).angle()  # a position, modulo 2π
+        first, second = float(step[0]), float(step[1])
+        if abs(first - 1) < 1e-3 and second > first:
+            return (
+                f"the frequencies rise: the first pair turns by {first:.4g} a position, the second "
+                f"by {second:.4g}; 10000^(+2i/d) instead of 10000^(−2i/d)"
+            )
     return None
+
+
+def equal_or_rising(turned: Tensor) -> str:
+    """What is wrong with the frequencies of a rotation; `turned` is one vector at T positions.
+
+    Each column of a vector that is turned in pairs is a wave. Slow waves cannot be told from what
+    is not turned (partial rotary); any base, and any published way to stretch it, has waves of
+    different speed, none of them faster than 1 a position.
+    """
+    x = turned.double()
+    middle, sum_ = x[1:-1], x[2:] + x[:-2]
+    power = (middle * middle).sum(0)
+    cosine = (middle * sum_).sum(0) / (2 * power.clamp(min=1e-300))
+    residual = (sum_ - 2 * cosine * middle).abs().amax(0) / x.abs().max().clamp(min=1e-300)
+    omega = cosine.clamp(-1, 1).acos()
+    fast = omega[(omega > 0.01) & (power > 1e-12 * power.max())]
+    if bool((residual > 1e-4).any()) or fast.numel() < 4:
+        return ""  # no waves (xPos grows), or too few to compare
+    low, high = float(fast.min()), float(fast.max())
+    if high - low < 1e-3 * high:
+        return (
+            f"all {fast.numel()} numbers that turn do so by {high:.4g} a position: the frequencies "
+            f"are one and the same, base^(−2i/d) with 2i/d rounded to 0"
+        )
+    if int((fast > 1.01).sum()) >= 4:
+        return (
+            f"frequencies reach {high:.4g} a position, modulo 2π; none is above 1 in base^(−2i/d)"
+        )
+    return ""
 
 
 def _pairs(table: Tensor, omega: Tensor) -> tuple[Tensor | None, str]:

@@ -7,10 +7,10 @@ causes (heads, softmax, norms, batch), then what follows from them.
 from importlib import import_module
 
 ORDER = (
-    "dropout", "heads", "softmax", "attention", "norms", "batch", "leak", "masks", "padding",
-    "cross", "source", "positions", "tables", "layers", "residual", "branches", "loss", "fed",
-    "cache", "weights", "saving",
-    "packing", "search", "training",
+    "dropout", "heads", "softmax", "attention", "lengths", "norms", "batch", "constants", "leak",
+    "masks", "relative", "padding", "left", "inputs", "cross", "source", "positions", "tables",
+    "layers", "residual", "branches", "loss", "fed", "cache", "weights", "saving", "packing",
+    "search", "training",
 )  # fmt: skip
 
 for _name in ORDER:

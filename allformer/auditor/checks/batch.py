@@ -61,6 +61,55 @@ def mixing(ctx: Context) -> Iterator[Finding]:
                 f"{scale_of(base):.3g})",
             )
             return
+    yield from _padding_of_others(ctx)
+
+
+def _padding_of_others(ctx: Context) -> Iterator[Finding]:
+    """Mark the end of row 1 as padding: the other rows stay. Masks repeated in the wrong order move them."""  # noqa: E501
+    if ctx.call.lone_mask:
+        rows = _heads(ctx)
+        yield Finding(
+            "batch.mixing",
+            "",
+            f"{ctx.call.lone_mask} of shape (rows, {ctx.positions()}) is taken only for 1 row, or "
+            f"for {rows}, as many as there are heads: it is broadcast along the heads, so that a "
+            f"head gets the padding of another row",
+        )
+        return
+    rows = 3
+    for side in ("x", "source"):
+        marked = _marked(ctx, ctx.call.batch(rows), side)
+        if marked is None:
+            continue
+        base, moved = (ctx.run(batch) for batch in marked)
+        gap = [distance(moved[i], base[i]) for i in (0, 2)]
+        if max(gap) > 1e-6 * scale_of(base):
+            what = "the last 3 tokens" if side == "x" else "the last 3 source tokens"
+            yield Finding(
+                "batch.mixing",
+                "",
+                f"marking {what} of row 1 as padding moves row {2 * gap.index(max(gap))} by "
+                f"{max(gap):.3g} (outputs are of size {scale_of(base):.3g}): rows get the mask of "
+                f"another row (repeat instead of repeat_interleave)",
+            )
+            return
+
+
+def _marked(ctx: Context, batch: Batch, side: str) -> tuple[Batch, Batch] | None:
+    """The batch without padding, and with padding at the end of row 1."""
+    content = batch.x if side == "x" else batch.source
+    if content is None:
+        return None
+    keep = torch.ones(content.shape[:2], dtype=torch.bool)
+    cut = keep.clone()
+    cut[1, -3:] = False
+    if ctx.call.keeps if side == "x" else ctx.call.keeps_source:
+        name = "keep" if side == "x" else "source_keep"
+        return replace(batch, **{name: keep}), replace(batch, **{name: cut})
+    if not ctx.call.pad_inside or ctx.call.pad is None:
+        return None
+    ids = content.masked_fill(~cut, ctx.call.pad)
+    return batch, replace(batch, **{side: ids})
 
 
 @check("positions.batch_axis", kinds=PARTS)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from allformer.auditor.checks.constants import finite_value
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.probe import distance, part_outputs, scale_of
 from allformer.auditor.report import Finding
@@ -16,9 +17,11 @@ from allformer.auditor.watch import Site
 
 
 def allowed(site: Site) -> Tensor:
-    """T S: which keys any head looks at."""
+    """T S: which keys any head looks at; a row that may see nothing is even, and looks at none."""
     assert site.weights is not None
-    return site.weights.abs().nan_to_num(0.0).amax(0) > 1e-12
+    weights = site.weights.abs().nan_to_num(0.0)
+    blind = (weights.amax(-1) - weights.amin(-1) < 1e-12).all(0)
+    return (weights.amax(0) > 1e-12) & ~(blind & (weights.shape[-1] > 1))[:, None]
 
 
 def square(ctx: Context) -> list[Site]:
@@ -53,6 +56,13 @@ def leak(ctx: Context) -> Iterator[Finding]:
         where = _where(ctx, j, t)
         if looks is not None and not bool(looks.tril(-1).any()) and bool(looks.triu(1).any()):
             yield Finding("mask.inverted", sites[0].where, f"{evidence}, and no earlier one is")
+        elif looks is not None and not bool(looks.any()):
+            yield Finding(
+                "mask.inverted",
+                sites[0].where,
+                f"without padding every position looks at all {n} evenly: all of them are hidden, "
+                f"so: {evidence}",
+            )
         elif looks is not None and torch.equal(looks[1:], tril(-1)[1:]):
             yield Finding(
                 "mask.off_by_one",
@@ -129,20 +139,6 @@ def _one_ahead(looks: Tensor) -> bool:
     """Nothing further than one ahead is looked at, and that by most (large scores leave some 0)."""
     ahead = looks.diagonal(1)
     return not bool(looks.triu(2).any()) and int(ahead.sum()) > len(ahead) // 2
-
-
-def finite_value(site: Site) -> float:
-    """The one small negative number that later keys have as their score, or added; 0: none."""
-    if site.softmax_in is None:
-        return 0.0
-    later = torch.ones(site.scores.shape[1:], dtype=torch.bool).triu(1)
-    for value in (site.masked_in, site.masked_in - site.scale * site.scores):
-        hidden = value[:, later]
-        first = float(hidden.flatten()[0])
-        same = float((hidden - first).abs().max()) < 1e-6 * abs(first)
-        if same and -1e4 < first <= -1 and bool((value[:, ~later] != first).any()):
-            return first
-    return 0.0
 
 
 def _size(ctx: Context, j: int, t: int) -> float:

@@ -110,6 +110,9 @@ def left_out(ctx: Context) -> Iterator[Finding]:
     if labels is None:
         raise NotApplicable("it takes no labels")
     _out, _grad = _gradient(ctx, batch, labels)
+    if ctx.call.scalar:
+        yield from _one_number(ctx, batch, labels)
+        return
     ecosystem = ctx.call.labels_name in ("labels", "label", "lm_labels")
     ignored = _ignores(ctx, batch, labels, -100) or (
         not ecosystem and _ignores(ctx, batch, labels, -1)
@@ -138,6 +141,22 @@ def left_out(ctx: Context) -> Iterator[Finding]:
             "",
             f"targets of {pad}, the padding, get a gradient of {grad_at:.3g}, as large as real "
             f"ones",
+        )
+
+
+def _one_number(ctx: Context, batch: Batch, labels: Tensor) -> Iterator[Finding]:
+    """One number for each position: labels are no ids, and the mask says what is left out."""
+    if not ctx.call.keeps:
+        raise NotApplicable("the labels are numbers, and it takes no padding mask")
+    keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
+    keep[:, -2:] = False
+    grad = _gradient(ctx, replace(batch, keep=keep), labels)[1].abs().amax(-1)
+    if float(grad[~keep].max()) > 0 and not _ignores(ctx, batch, labels, -100):
+        yield Finding(
+            "loss.padding",
+            "",
+            f"positions of padding get a gradient of {float(grad[~keep].max()):.3g}, real ones of "
+            f"up to {float(grad[keep].max()):.3g}, and labels of −100 are not left out",
         )
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from allformer.auditor.calls import Batch
-from allformer.auditor.checks.leak import allowed, finite_value, square
+from allformer.auditor.checks.constants import finite_value
+from allformer.auditor.checks.leak import allowed, square
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.probe import distance, duplicate, part_outputs, scale_of
 from allformer.auditor.report import Finding
@@ -115,6 +116,8 @@ def blind_rows(ctx: Context) -> Iterator[Finding]:
             ctx.notes.append("padding on the left leaves rows that see nothing: NaN (-inf scores)")
         _all_padding(ctx, batch, keep)
         return
+    if (grads or not bool(torch.isfinite(out).all())) and _only_here(ctx, batch, keep):
+        return
     if not bool(torch.isfinite(out).all()):
         bad = int((~torch.isfinite(out)).any(-1).sum())
         yield Finding(
@@ -147,6 +150,17 @@ def _meant_for_the_left(ctx: Context) -> bool:
     keep = torch.cat([keep[:, :3], gap.bool(), keep[:, 3:]], 1)
     out = ctx.run(replace(batch, x=x, keep=keep))
     return base.ndim == 3 and not ctx.moved(out[keep], base[0], base)
+
+
+def _only_here(ctx: Context, batch: Batch, keep: Tensor) -> bool:
+    """Whether its own dtype is finite: fp64's lowest number is −inf for a softmax in fp32."""
+    twin = duplicate(ctx.module).eval()
+    dtype = next((p.dtype for p in twin.parameters() if p.is_floating_point()), ctx.call.dtype)
+    if dtype == ctx.call.dtype:
+        return False
+    own = replace(ctx, loud=twin, call=replace(ctx.call, dtype=dtype))
+    out, grads = _with_gradient(own, replace(batch, **_cast(batch, dtype)), keep)
+    return bool(torch.isfinite(out).all()) and not grads
 
 
 def _with_gradient(ctx: Context, batch: Batch, keep: Tensor) -> tuple[Tensor, list[str]]:

@@ -35,7 +35,7 @@ def with_padding(ctx: Context, content: Tensor, left: bool) -> tuple[Tensor, Ten
     return torch.cat([filler, content] if left else [content, filler], 1), keep
 
 
-def _room(ctx: Context, side: str = "x") -> Batch:
+def room(ctx: Context, side: str = "x") -> Batch:
     """A batch short enough that padding fits a table of positions."""
     return ctx.call.batch(2, max(4, ctx.call.length - PADS))
 
@@ -59,7 +59,7 @@ def _by_mask(ctx: Context) -> Iterator[Finding]:
     if score is None:
         raise NotApplicable("a mask with padding inside could not be given")
     if score < 1e-6:
-        yield from _amount(ctx)
+        yield from nothing_hidden(ctx) or _amount(ctx)
         return
     batch = ctx.call.batch(1)
     n = batch.x.shape[1]
@@ -100,6 +100,33 @@ def _inverted(ctx: Context) -> bool:
     return score is not None and score < 1e-6
 
 
+def nothing_hidden(ctx: Context) -> list[Finding]:
+    """A mask that hides nothing is no mask; else it is read one way here, the other way there."""
+    call = replace(ctx.call, positions_name="")  # which would be given with the mask alone
+    slots = [s for s in call.slots if s.causal or s.side != "x"]
+    used = [s for s in call.slots if s not in slots]
+    if len(used) != 1 or used[0].encoding.full or call.kind == "seq2seq":
+        return []  # several masks, or one that may say more than what is padding
+    batch = call.batch(2)
+    try:
+        with torch.no_grad():
+            given = call(ctx.loud, batch).main  # a mask of all tokens
+            bare = replace(call, slots=slots)(ctx.loud, batch).main
+    except Exception:  # it cannot be left out
+        return []
+    if bare.shape != given.shape or not ctx.moved(given, bare):
+        return []
+    return [
+        Finding(
+            "mask.inverted",
+            "",
+            f"padding is hidden with {used[0].name} as {used[0].encoding}, but such a mask with "
+            f"nothing to hide moves the outputs by {distance(given, bare):.3g} (size "
+            f"{scale_of(bare):.3g}): it is read the other way round elsewhere, as for positions",
+        )
+    ]
+
+
 def query_rows(site: Site, keep: Tensor) -> bool:
     """The rows of padding are blank (even, zero or NaN), those of real tokens are not."""
     assert site.weights is not None
@@ -109,7 +136,7 @@ def query_rows(site: Site, keep: Tensor) -> bool:
 
 def _amount(ctx: Context) -> Iterator[Finding]:
     """Padding on the right of anything but a fixed-length model changes no real output."""
-    batch = _room(ctx)
+    batch = room(ctx)
     base = ctx.run(replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool)))
     x, keep = with_padding(ctx, batch.x, left=False)
     out = ctx.run(replace(batch, x=x, keep=keep))
@@ -124,12 +151,19 @@ def _amount(ctx: Context) -> Iterator[Finding]:
 
 
 def _by_id(ctx: Context) -> Iterator[Finding]:
-    batch = _room(ctx)
+    batch = room(ctx)
     base = ctx.run(batch)
     x, _ = with_padding(ctx, batch.x, left=False)
     out = ctx.run(replace(batch, x=x))
     real = out[:, : batch.x.shape[1]] if out.ndim == 3 else out
-    if ctx.moved(real, base):
+    if ctx.moved(real, base) and _only_padding(ctx, x[:1]):
+        yield Finding(
+            "mask.inverted",
+            "",
+            f"with {PADS} tokens of padding (id {ctx.call.pad}) on the right, positions look at "
+            f"them alone and at no real token; real outputs move by {distance(real, base):.3g}",
+        )
+    elif ctx.moved(real, base):
         yield Finding(
             "padding.ignored",
             "",
@@ -138,33 +172,10 @@ def _by_id(ctx: Context) -> Iterator[Finding]:
         )
 
 
-@check("positions.left_padding", kinds=("decoder", "seq2seq"))
-def left(ctx: Context) -> Iterator[Finding]:
-    """A prompt padded on the left gives the logits that it gives alone."""
-    if not ctx.call.keeps or not ctx.call.ids:
-        raise NotApplicable("it takes no padding mask")
-    if "right-padding" in ctx.profile:
-        raise NotApplicable("profile: padding is always on the right")
-    score = padding_influence(ctx.call, ctx.loud, "x")
-    if score is None or score > 1e-6:
-        raise NotApplicable("padding is seen at all: mend that first")
-    batch = _room(ctx)
-    base = ctx.run(replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool)))
-    if base.ndim != 3:
-        raise NotApplicable("the output has no position axis")
-    x, keep = with_padding(ctx, batch.x, left=True)
-    real = ctx.run(replace(batch, x=x, keep=keep))[:, PADS:]
-    if not bool(torch.isfinite(real).all()):
-        raise NotApplicable("left padding gives NaN: see mask.blind_rows")
-    if ctx.moved(real, base):
-        if ctx.kind == "seq2seq":  # as in transformers' own Bart and Marian: nothing tells a bug
-            raise NotApplicable(
-                f"targets are padded on the right: on the left, positions count the padding and "
-                f"logits move by {distance(real, base):.3g}"
-            )
-        yield Finding(
-            "positions.left_padding",
-            "",
-            f"{PADS} masked tokens on the left move the logits of the same prompt by "
-            f"{distance(real, base):.3g} (size {scale_of(base):.3g}), though their content is not seen",  # noqa: E501
-        )
+def _only_padding(ctx: Context, x: Tensor) -> bool:
+    """Whether no attention looks at real keys, but at padding, the last of `x`."""
+    n = x.shape[1]
+    sites = ctx.watch(Batch(x))[0].sites
+    own = [s.weights for s in sites if s.weights is not None and s.weights.shape[-1] in (n, n + 1)]
+    shown = [float(w[..., -n:-PADS].abs().max()) for w in own]
+    return bool(own) and max(shown) < 1e-9 < min(float(w[..., -PADS:].max()) for w in own)

@@ -12,20 +12,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.probe import scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
 
-
-def repeated(ctx: Context) -> Batch:
-    """One row of one token, many times."""
-    one = ctx.one
-    batch = replace(one, x=one.x[:, :1].expand_as(one.x).clone())
-    if one.source is not None:
-        batch = replace(batch, source=one.source[:, :1].expand_as(one.source).clone())
-    return batch
+SAME = 1e-5  # above what norms and angles in fp32 leave in a model of fp64
 
 
 def varies(x: Tensor, axis: int) -> float:
@@ -49,14 +41,14 @@ def score_spread(site: Site) -> float:
     return spread
 
 
-@check("positions.missing")
+@check("positions.missing", "positions.batch_axis")
 def missing(ctx: Context) -> Iterator[Finding]:
     """A token repeated: its outputs or its scores differ by position."""
     if not ctx.call.ids:
         raise NotApplicable("it takes vectors: positions may be added outside")
     if "no-positions" in ctx.profile:
         raise NotApplicable("profile: no positions, by choice")
-    seen, out = ctx.watch(repeated(ctx))
+    seen, out = ctx.same
     if out.ndim != 3:
         yield from _pooled(ctx)
         return
@@ -67,16 +59,34 @@ def missing(ctx: Context) -> Iterator[Finding]:
         yield from _both_sides(ctx, seen.sites, absolute)
         return
     relative = max((score_spread(s) for s in sites), default=0.0)
-    if absolute > 1e-7 or relative > 1e-7:
+    if absolute > SAME or relative > SAME:
         return
     if not sites and not _blind_to_order(ctx):
         return
+    yield from _turned_by_row(ctx)
     yield Finding(
         "positions.missing",
         "",
         f"one token repeated {n} times gives the same output at every position (relative spread "
         f"{absolute:.1e}) and the same score for every pair ({relative:.1e})",
     )
+
+
+def _turned_by_row(ctx: Context) -> Iterator[Finding]:
+    """Queries and keys turned by the row instead of the position: the scores do not show it."""
+    one, rows = ctx.one, 3
+    batch = replace(one, x=one.x[:, :1].expand(rows, *one.x.shape[1:]).clone())
+    for site in ctx.watch(batch)[0].sites:
+        if site.q.shape[0] % rows == 0:
+            gap = varies(site.q.reshape(rows, -1, *site.q.shape[1:]), 0)
+            if gap > SAME:
+                yield Finding(
+                    "positions.batch_axis",
+                    site.where,
+                    f"{rows} identical rows of one token have different queries (by {gap:.2g} of "
+                    f"their size), the positions of a row the same: they turn along the batch axis",
+                )
+            return
 
 
 def _pooled(ctx: Context) -> Iterator[Finding]:
@@ -105,52 +115,10 @@ def _both_sides(ctx: Context, sites: list[Site], absolute: float) -> Iterator[Fi
         site = own[0]
         spread = max(score_spread(s) for s in own)
         inputs = max(varies(site.q, 1), varies(site.k, 1))
-        if spread < 1e-7 and inputs < 1e-7:
+        if spread < SAME and inputs < SAME:
             yield Finding(
                 "positions.missing",
                 site.where,
                 f"one token repeated on the {side} side: queries, keys and scores of its first "
                 f"self-attention are the same at all {n} positions (spread {spread:.1e})",
             )
-
-
-@check("positions.rotary", kinds=("decoder", "encoder", "seq2seq", "attention", "block"))
-def rotary(ctx: Context) -> Iterator[Finding]:
-    """Where queries turn with the position, q_i·k_j depends on i − j only."""
-    seen, _ = ctx.watch(repeated(ctx))
-    turned = [s for s in seen.sites if _rotates(ctx, s)]
-    if not turned:
-        raise NotApplicable("queries and keys are not rotated by position")
-    for site in turned:
-        worst, i, j = not_toeplitz(site.scores)
-        if worst > 1e-4:
-            yield Finding(
-                "positions.rotary",
-                site.where,
-                f"one token repeated: score({i}, {j}) and score({i + 1}, {j + 1}) differ by "
-                f"{worst:.2g} of the scores' size, though i − j is the same",
-            )
-            return
-
-
-def _rotates(ctx: Context, site: Site) -> bool:
-    """The projection is the same everywhere, the query is not."""
-    if site.q.shape[1] != site.k.shape[1] or site.q_tag.linear < 0:
-        return False
-    before = [site.q_tag, site.k_tag]
-    turned = max(varies(site.q, 1), varies(site.k, 1))
-    if turned < 1e-6:
-        return False
-    for tag in before:
-        out = ctx.watch_output(tag.linear)
-        if out is None or out.shape[-2] != site.q.shape[1] or varies(out, -2) > 1e-6:
-            return False
-    return True
-
-
-def not_toeplitz(scores: Tensor) -> tuple[float, int, int]:
-    """The largest difference along a diagonal, relative to the scores, and where."""
-    gap = (scores[:, 1:, 1:] - scores[:, :-1, :-1]).abs()
-    worst = float(gap.max())
-    _, i, j = (int(n) for n in (gap == gap.max()).nonzero()[0])
-    return worst / scale_of(scores), i, j

@@ -14,7 +14,7 @@ from allformer.auditor.infer.arguments import roles
 from allformer.auditor.infer.first_run import first_run
 from allformer.auditor.infer.kind import first_kind, settle_kind
 from allformer.auditor.infer.masks import mask_slots
-from allformer.auditor.infer.output import last_only, probabilities, time_axis
+from allformer.auditor.infer.output import last_only, one_number, probabilities, time_axis
 from allformer.auditor.infer.stock import STOCK, stock
 from allformer.auditor.infer.tokens import pad_inside, special_ids
 from allformer.auditor.infer.vocab import config_vocab, likely, sharpen, table_sizes
@@ -47,6 +47,7 @@ def infer(
     first_run(plan, module, twin, width)
     if plan.ids and not known:
         sharpen(plan, twin, tables)
+    one_number(plan, twin)
     probabilities(plan, twin)
     if call is None:
         last_only(plan, twin)

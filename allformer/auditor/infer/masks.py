@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
-from allformer.auditor.calls import ORDERED, Call, Slot, parameters
+from allformer.auditor.calls import MODELS, ORDERED, Batch, Call, Slot, parameters
 from allformer.auditor.encode import causal_encodings, padding_encodings
 from allformer.auditor.infer.arguments import is_mask, side
-from allformer.auditor.infer.attempt import watched
+from allformer.auditor.infer.attempt import attempt, watched
 from allformer.auditor.infer.sight import padding_influence, sees
 from allformer.auditor.infer.stock import STOCK
 
@@ -36,6 +37,8 @@ def mask_slots(plan: Call, module: nn.Module, twin: Any) -> None:
         s.causal and s.encoding.per_row for s in plan.slots
     )
     plan.keeps_source = _padding_slots(plan, twin, theirs, "source")
+    if len(mine) == 1 and not plan.keeps and plan.kind in MODELS:
+        plan.lone_mask = _lone(plan, twin, mine[0])
 
 
 def _with(plan: Call, slots: list[Slot]) -> Call:
@@ -74,6 +77,29 @@ def _causal_slot(plan: Call, twin: Any, names: list[str]) -> list[str]:
                 plan.notes.append(f"causal by the mask that is given: {name} {encoding}")
                 return [n for n in names if n != name]
     return names
+
+
+def _lone(plan: Call, twin: Any, name: str) -> str:
+    """The name, if a mask (rows, keys) hides padding in one row and fits no other number of rows
+    than that of the heads: it is broadcast along the wrong axis."""
+    sites = watched(plan, twin, plan.batch(1)).sites
+    heads = sites[0].q.shape[0] if sites else 0
+    if heads < 2 or heads == plan.length:
+        return ""
+    for encoding in padding_encodings(name):
+        if encoding.shape != "BS":
+            continue
+        trial = _with(plan, [Slot(name, "x", encoding)])
+        score = padding_influence(trial, twin, "x", rows=1)
+        if score is not None and score < 1e-7:
+            fits = attempt(trial, twin, _all_kept(trial, heads)) is not None
+            return name if fits and attempt(trial, twin, _all_kept(trial, 3)) is None else ""
+    return ""
+
+
+def _all_kept(plan: Call, rows: int) -> Batch:
+    batch = plan.batch(rows)
+    return replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool))
 
 
 def _padding_slots(plan: Call, twin: Any, names: list[str], side: str) -> bool:

@@ -31,6 +31,16 @@ def last_only(plan: Call, twin: Any) -> None:
             return
 
 
+def one_number(plan: Call, twin: Any) -> None:
+    """(B, T) at two lengths: one number for each position, as a discriminator gives."""
+    for length in (plan.length, plan.length - 1):
+        out = attempt(plan, twin, plan.batch(3, length))
+        if out is None or out.ndim != 2 or out.shape[1] != length:
+            return
+    plan.scalar = True
+    plan.notes.append("the output is one number for each position")
+
+
 def probabilities(plan: Call, twin: Any) -> None:
     """Outputs that are probabilities saturate: their logarithms are compared."""
     out = attempt(plan, twin, plan.batch(2))

@@ -31,9 +31,9 @@ def sees(plan: Call, twin: Any, rows: int = 2) -> tuple[bool, bool] | None:
     return distance(a[:, :half], base[:, :half]) > tol, distance(b[:, half:], base[:, half:]) > tol
 
 
-def padding_influence(plan: Call, twin: Any, side: str) -> float | None:
+def padding_influence(plan: Call, twin: Any, side: str, rows: int = 3) -> float | None:
     """How much hidden content moves the output, over how much seen content does; None: no call."""
-    batch = plan.batch(3)
+    batch = plan.batch(rows)
     content = batch.x if side == "x" else batch.source
     assert content is not None
     keep = torch.ones(content.shape[:2], dtype=torch.bool)
@@ -56,8 +56,8 @@ def padding_influence(plan: Call, twin: Any, side: str) -> float | None:
     if base is None or hidden is None or shown is None:
         return None
     if base.ndim == 3 and side == "x":
-        rows = keep[0] & later[0]
-        base, hidden, shown = base[:, rows], hidden[:, rows], shown[:, rows]
+        real = keep[0] & later[0]
+        base, hidden, shown = base[:, real], hidden[:, real], shown[:, real]
     moved, control = distance(hidden, base), distance(shown, base)
     if not control < float("inf") or control < 1e-9 * scale_of(base):
         return None if moved == float("inf") else 1e6

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allformer.auditor.checks.positions import not_toeplitz
+from allformer.auditor.checks.relative import not_toeplitz
 from allformer.auditor.checks.tables import plain_tensors
 from allformer.auditor.infer.first_run import widths
 from allformer.auditor.probe import distance, duplicate, scale_of
 from allformer.auditor.report import Finding
-from allformer.auditor.sinusoid import judge
+from allformer.auditor.sinusoid import equal_or_rising, judge
 from allformer.auditor.special.trial import normal, output
 from allformer.errors import AuditError
 
@@ -54,21 +54,36 @@ def positions(module: Any, state: Any) -> Iterator[Finding]:
 
 
 def _follows(module: nn.Module, value: Tensor) -> bool:
-    """Whether forward moves the table itself: run on the meta device."""
-    try:
-        meta = duplicate(module).eval().to("meta")
-        width = value.shape[-1]
-        with torch.device("meta"):
-            meta(torch.empty(2, 5, width, device="meta"))
-    except Exception as error:
-        return not ("meta" in str(error) and "cpu" in str(error))
+    """Whether forward moves the table itself: run on the meta device as it runs on the CPU."""
+    here = duplicate(module).eval().cpu()
+    there = duplicate(module).eval().to("meta")
+    for arguments in _ways(value.shape[-1]):
+        if output(here, *arguments) is None:
+            continue
+        try:
+            with torch.device("meta"):
+                there(*(a.to("meta") if isinstance(a, Tensor) else a for a in arguments))
+        except Exception as error:
+            return not ("meta" in str(error) and "cpu" in str(error))
+        return True
     return True
+
+
+def _ways(width: int) -> Iterator[tuple[Any, ...]]:
+    """Arguments that positions may take: vectors, queries and keys, a length, positions."""
+    for size in (width, 2 * width):
+        for shape in ((2, 5, size), (2, 3, 5, size), (2, 5, 3, size)):
+            yield (torch.zeros(shape),)
+            yield torch.zeros(shape), torch.zeros(shape)
+    yield (5,)
+    yield (torch.arange(5),)
 
 
 def _table(twin: Any, report: Any) -> tuple[Tensor | str | None, str]:
     """(T, D), or words about the batch axis, or None if it is no table."""
     likely = [p.shape[-1] for p in _tensors(twin) if p.ndim >= 2]
     likely += widths(twin)[:4] if isinstance(twin, nn.Module) else []
+    likely += [2 * p.shape[0] for p in _tensors(twin) if p.ndim == 1]  # a frequency for each pair
     for width in dict.fromkeys([*likely, 32, 16, 64]):
         x = normal(3, LENGTH, width)
         out = output(twin, x)
@@ -130,8 +145,7 @@ def _tensors(module: Any) -> list[Tensor]:
 def _rotation(twin: Any, state: Any) -> Iterator[Finding]:
     """One query and one key at every position: q_i·k_j depends on i − j, lengths are kept."""
     skipped = state["report"].not_applicable
-    for name in ("positions.frequencies", "positions.batch_axis"):
-        skipped[name] = "positions are rotated, not added"
+    skipped["positions.batch_axis"] = "positions are rotated, not added"
     sizes = [t.shape[-1] for t in _tensors(twin) if t.ndim >= 1]
     for size in dict.fromkeys([*sizes, *(2 * s for s in sizes), 16, 32, 64, 8]):
         if size < 2 or size % 2:
@@ -188,3 +202,7 @@ def _judge_rotation(a: Tensor, b: Tensor, q: Tensor) -> Iterator[Finding]:
             f"a rotation keeps lengths; here they become {float(lengths.min()):.3g} … "
             f"{float(lengths.max()):.3g} of what they were",
         )
+        return
+    verdict = equal_or_rising(a[0])
+    if verdict:
+        yield Finding("positions.frequencies", "", verdict)

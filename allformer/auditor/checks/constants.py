@@ -1,0 +1,157 @@
+"""Masks that are a small number: added to the scores, or put in their place.
+
+    scores + keep.float()                     # 0 and 1 hide nothing
+    scores.masked_fill(blocked, -10.0)        # hides until scores grow
+
+Seen in the operators: the softmax's input less Q·Kᵀ times its scale is 0 but for one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from allformer.auditor.calls import Batch
+from allformer.auditor.context import PARTS, Context, NotApplicable, check
+from allformer.auditor.report import Finding
+from allformer.auditor.watch import Site
+
+SMALL = -1e3  # what is below hides at ordinary scores: `mask.finite` grows them
+
+
+@dataclass
+class Constant:
+    """One number that was added to some scores, or put in their place."""
+
+    value: float
+    added: bool
+    where: Tensor  # N T S
+
+
+def constant(site: Site) -> Constant | None:
+    """The number that a mask is made of, if it is one finite number."""
+    if site.softmax_in is None or site.learned_scale or site.learned_bias:
+        return None
+    if site.softmax_dim not in (-1, site.softmax_in.ndim - 1):
+        return None
+    if site.softmax_in.shape[-2:] != site.scores.shape[-2:]:
+        return None
+    after = site.scale / (site.q_tag.factor * site.k_tag.factor)  # than the product
+    given, bare = site.masked_in.double(), site.scores.double() * after
+    if not bool(torch.isfinite(given).all()):
+        return None
+    gap = given - bare
+    close = 1e-5 * (1 + float(bare.abs().max()))  # fp32 in between
+    touched = gap.abs() > close
+    if not bool(touched.any()) or bool(touched.all()):
+        return None
+    for values, added in ((gap[touched], True), (given[touched], False)):
+        if float(values.max() - values.min()) < close:
+            return Constant(float(values.median()), added, touched)
+    return None
+
+
+def finite_value(site: Site) -> float:
+    """The one negative number that later keys have as their score, or added to it; 0: none."""
+    found = constant(site)
+    if found is None or found.value > -0.5:
+        return 0.0
+    later = torch.ones(found.where.shape[1:], dtype=torch.bool).triu(1)
+    return found.value if torch.equal(found.where, later.expand_as(found.where)) else 0.0
+
+
+@check("mask.ambiguous", "mask.finite", kinds=PARTS)
+def constants(ctx: Context) -> Iterator[Finding]:
+    """Where later tokens or padding are, no small number stands in for −inf."""
+    known = False
+    for what, sites, hidden in _runs(ctx):
+        for site in sites:
+            found = constant(site)
+            if found is None:
+                continue
+            known = True
+            blocked = hidden.expand_as(found.where)
+            inside, outside = torch.equal(found.where, blocked), torch.equal(found.where, ~blocked)
+            if found.added and abs(found.value - 1) < 1e-4 and (inside or outside):
+                yield _ambiguous(site, what, found, hidden)
+                return
+            if inside and SMALL < found.value < -0.5:
+                yield _finite(site, what, found, hidden)
+                return
+    if not known:
+        raise NotApplicable("no single number is added to the scores, or put in their place")
+
+
+def _weight(site: Site, hidden: Tensor) -> float:
+    assert site.weights is not None
+    return float(site.weights[hidden.expand_as(site.weights)].max())
+
+
+def _ambiguous(site: Site, what: str, found: Constant, hidden: Tensor) -> Finding:
+    return Finding(
+        "mask.ambiguous",
+        site.where,
+        f"a mask of 0 and 1 is added to the scores ({int(found.where[0].sum())} of "
+        f"{found.where[0].numel()} pairs get + 1): {what} still get a weight of up to "
+        f"{_weight(site, hidden):.2g}",
+    )
+
+
+def _finite(site: Site, what: str, found: Constant, hidden: Tensor) -> Finding:
+    how = f"lowered by {-found.value:.4g}" if found.added else f"{found.value:.4g}, not −inf"
+    return Finding(
+        "mask.finite",
+        site.where,
+        f"hidden scores are {how}: {what} still get a weight of up to {_weight(site, hidden):.2g}",
+    )
+
+
+def _runs(ctx: Context) -> Iterator[tuple[str, list[Site], Tensor]]:
+    """(what should be hidden, the attentions of a run, T S: where that is)."""
+    n = ctx.positions()
+    later = torch.ones(n, n, dtype=torch.bool).triu(1)
+    yield "later tokens", [s for s in ctx.seen.sites if s.scores.shape[1:] == (n, n)], later
+    for side in ("x", "source"):
+        batch, keep = _padded(ctx, side)
+        if batch is None:
+            continue
+        for way in (ctx, _as_boolean(ctx, side)):
+            sites = [] if way is None else way.watch(batch)[0].sites
+            for extra in (0, 1):  # a summary token before them
+                own = [s for s in sites if s.scores.shape[2] == keep.shape[0] + extra]
+                yield "padding", own, torch.cat([torch.zeros(extra, dtype=torch.bool), ~keep])
+
+
+def _padded(ctx: Context, side: str) -> tuple[Batch | None, Tensor]:
+    """A batch with padding in the middle, and which keys are real."""
+    batch = ctx.one
+    content = batch.x if side == "x" else batch.source
+    if content is None:
+        return None, torch.empty(0)
+    keep = torch.ones(content.shape[:2], dtype=torch.bool)
+    middle = content.shape[1] // 2
+    keep[:, middle : middle + 2] = False
+    if ctx.call.keeps if side == "x" else ctx.call.keeps_source:
+        name = "keep" if side == "x" else "source_keep"
+        return replace(batch, **{name: keep}), keep[0]
+    if ctx.call.pad is None or content.is_floating_point():
+        return None, keep[0]
+    ids = content.masked_fill(~keep, ctx.call.pad)
+    return replace(batch, **{side: ids}), keep[0]
+
+
+def _as_boolean(ctx: Context, side: str) -> Context | None:
+    """The same with a boolean mask, where only a float one was found to work, but a boolean one
+    is taken and belongs there by the argument's name."""
+    slots = [
+        replace(s, encoding=replace(s.encoding, polarity="block"))
+        if s.boolean and s.side == side and s.encoding.polarity == "add"
+        else s
+        for s in ctx.call.slots
+    ]
+    if slots == ctx.call.slots:
+        return None
+    return replace(ctx, call=replace(ctx.call, slots=slots))

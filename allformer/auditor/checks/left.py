@@ -1,0 +1,68 @@
+"""Padding on the left: positions begin at the first real token, and padding takes no weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from allformer.auditor.calls import Batch
+from allformer.auditor.checks.padding import PADS, nothing_hidden, room, with_padding
+from allformer.auditor.context import Context, NotApplicable, check
+from allformer.auditor.infer import padding_influence
+from allformer.auditor.probe import distance, scale_of
+from allformer.auditor.report import Finding
+
+
+def _looks(ctx: Context, batch: Batch, keep: Tensor) -> float:
+    """The largest weight that a real position gives to padding."""
+    real = keep[0]  # the same in every row
+    weights = [s.weights for s in ctx.watch(batch)[0].sites if s.weights is not None]
+    own = [w for w in weights if w.shape[1:] == (real.numel(), real.numel())]
+    return max((float(w[:, real][:, :, ~real].max()) for w in own), default=0.0)
+
+
+@check("positions.left_padding", kinds=("decoder", "seq2seq"))
+def left(ctx: Context) -> Iterator[Finding]:
+    """A prompt padded on the left gives the logits that it gives alone."""
+    if not ctx.call.keeps or not ctx.call.ids:
+        raise NotApplicable("it takes no padding mask")
+    if "right-padding" in ctx.profile:
+        raise NotApplicable("profile: padding is always on the right")
+    score = padding_influence(ctx.call, ctx.loud, "x")
+    if score is None or score > 1e-6:
+        raise NotApplicable("padding is seen at all: mend that first")
+    if nothing_hidden(ctx):
+        raise NotApplicable("the mask is read in two ways: mend that first")
+    batch = room(ctx)
+    base = ctx.run(replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool)))
+    if base.ndim != 3:
+        raise NotApplicable("the output has no position axis")
+    x, keep = with_padding(ctx, batch.x, left=True)
+    real = ctx.run(replace(batch, x=x, keep=keep))[:, PADS:]
+    if not bool(torch.isfinite(real).all()):
+        raise NotApplicable("left padding gives NaN: see mask.blind_rows")
+    if ctx.moved(real, base):
+        looks = _looks(ctx, replace(batch, x=x, keep=keep), keep)
+        if looks > 1e-6:  # nothing of it is in the values, but it takes weight
+            yield Finding(
+                "padding.ignored",
+                "",
+                f"real positions give padding a weight of up to {looks:.2g}: {PADS} masked tokens "
+                f"on the left move the logits of the same prompt by {distance(real, base):.3g} "
+                f"(size {scale_of(base):.3g}), though their content is not seen",
+            )
+            return
+        if ctx.kind == "seq2seq":  # as in transformers' own Bart and Marian: nothing tells a bug
+            raise NotApplicable(
+                f"targets are padded on the right: on the left, positions count the padding and "
+                f"logits move by {distance(real, base):.3g}"
+            )
+        yield Finding(
+            "positions.left_padding",
+            "",
+            f"{PADS} masked tokens on the left move the logits of the same prompt by "
+            f"{distance(real, base):.3g} (size {scale_of(base):.3g}), though their content is not seen",  # noqa: E501
+        )
