@@ -55,9 +55,9 @@ def constant(site: Site) -> Constant | None:
 
 
 def finite_value(site: Site) -> float:
-    """The one negative number that later keys have as their score, or added to it; 0: none."""
+    """The one small negative number that later keys have as score, or added to it; 0: none."""
     found = constant(site)
-    if found is None or found.value > -0.5:
+    if found is None or not SMALL < found.value < -0.5:
         return 0.0
     later = torch.ones(found.where.shape[1:], dtype=torch.bool).triu(1)
     return found.value if torch.equal(found.where, later.expand_as(found.where)) else 0.0
