@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from allformer.auditor.budget import Budget
 from allformer.auditor.encode import Encoding
 from allformer.auditor.outputs import Out, read
 
@@ -96,6 +97,7 @@ class Call:
     dtype: torch.dtype = torch.float64
     notes: list[str] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
+    budget: Budget = field(default_factory=Budget)
 
     @property
     def has_source(self) -> bool:
@@ -104,6 +106,7 @@ class Call:
 
     def __call__(self, module: Any, batch: Batch, labels: Tensor | None = None, **more: Any) -> Out:
         """Run `module` on a batch."""
+        self.budget.spend()
         with self.manner():
             if self.user is not None:
                 raw = self._by_user(module, batch)

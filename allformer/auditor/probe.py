@@ -112,12 +112,17 @@ def make_loud(module: nn.Module, seed: int, tables: frozenset[int] = frozenset()
         elif id(p) in embeddings or p.shape[0] in tables:
             p.copy_(noise)
         else:
-            size = (p.shape[-1] * p[..., 0].numel()) ** 0.5 if p.ndim == 2 else p.shape[-2]
-            p.copy_(noise * 1.5 / float(size) ** 0.5)
+            p.copy_(noise * 1.5 * usual_size(p))
     for m in module.modules():  # the zero row of padding stays zero, as in training
         if isinstance(m, nn.Embedding) and m.padding_idx is not None:
             m.weight[m.padding_idx].zero_()
     return module
+
+
+def usual_size(p: Tensor) -> float:
+    """The standard deviation with which a matrix keeps the size of what it maps, either way."""
+    size = (p.shape[-1] * p[..., 0].numel()) ** 0.5 if p.ndim == 2 else p.shape[-2]
+    return float(1 / float(size) ** 0.5)
 
 
 def distance(a: Tensor, b: Tensor) -> float:
@@ -143,12 +148,25 @@ def lies_in(where: str, part: str) -> bool:
 
 
 def each_part(module: nn.Module, run: Callable[[], Any], look: Callable[..., None]) -> None:
-    """`look(name, part, args, kwargs, out)` whenever a part has run, the module itself (“”) too."""
+    """`look(name, part, args, kwargs, out)` whenever a part has run, the module itself (“”) too.
+
+    Not while `look` itself runs a part, nor for copies: hooks are copied with what they hang on.
+    """
     hooks = []
+    looking = False
     for name, m in module.named_modules():
 
-        def hook(part: Any, args: Any, kwargs: Any, out: Any, name: str = name) -> None:
-            look(name, part, args, kwargs, out)
+        def hook(
+            part: Any, args: Any, kwargs: Any, out: Any, name: str = name, own: nn.Module = m
+        ) -> None:
+            nonlocal looking
+            if looking or part is not own:
+                return
+            looking = True
+            try:
+                look(name, part, args, kwargs, out)
+            finally:
+                looking = False
 
         hooks.append(m.register_forward_hook(hook, with_kwargs=True))
     try:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from allformer.auditor.budget import Exhausted
 from allformer.auditor.context import CHECKS, Context, NotApplicable
 from allformer.auditor.infer import infer
 from allformer.auditor.probe import bare, duplicate, guarded, make_loud, part_outputs
@@ -140,6 +141,7 @@ def _audit_module(
     config_eos = getattr(getattr(module, "config", None), "eos_token_id", None)
     ctx.eos = eos if eos is not None else config_eos if isinstance(config_eos, int) else None
     report.kind, report.inferred = ctx.kind, ctx.call.notes
+    ctx.call.budget.renew()
     nothing = _all_nan(ctx)
     if nothing is not None:
         report.findings, report.notes = [nothing], ["no other check was made"]
@@ -181,9 +183,13 @@ def _all_nan(ctx: Context) -> Finding | None:
 
 def _one(item: Any, ctx: Context, report: Report) -> None:
     found: list[Finding] = []
+    ctx.call.budget.renew()
     try:
         for finding in item.function(ctx) or ():
             found.append(finding)
+    except Exhausted as reason:
+        report.not_applicable.update({i: str(reason) for i in item.ids})
+        return
     except NotApplicable as reason:
         if not found:
             report.not_applicable.update({i: str(reason) for i in item.ids})

@@ -10,7 +10,7 @@ ORDER = (
     "dropout", "heads", "softmax", "attention", "lengths", "norms", "batch", "constants", "leak",
     "masks", "relative", "padding", "left", "inputs", "cross", "source", "positions", "tables",
     "layers", "residual", "branches", "loss", "fed", "cache", "weights", "saving", "packing",
-    "search", "training",
+    "search", "training", "saturation",
 )  # fmt: skip
 
 for _name in ORDER:

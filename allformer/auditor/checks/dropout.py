@@ -62,9 +62,8 @@ def _where(ctx: Context, batch: Any) -> str:
 @check("dropout.train", kinds=PARTS)
 def in_training(ctx: Context) -> Iterator[Finding]:
     """Declared dropout acts: two runs in training mode differ."""
-    twin = duplicate(ctx.module).train()
+    twin = duplicate(ctx.loud).train()  # loud: a start at 0 would hide it
     call = replace(ctx.call, silence=False)
-    twin = twin.to(call.dtype)
     declared = [(n, m) for n, m in twin.named_modules() if isinstance(m, DROPOUTS) and m.p > 0]
     batch = call.batch(2)
     seen = _Calls()
