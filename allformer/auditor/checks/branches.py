@@ -14,10 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from allformer.auditor.checks.layers import lists
 from allformer.auditor.checks.norms import could_be, judge
-from allformer.auditor.checks.residual import another, blocks, call_block, rows_off, silenced
+from allformer.auditor.checks.residual import (
+    after_norm,
+    another,
+    blocks,
+    call_block,
+    captured,
+    rows_off,
+    silenced,
+)
 from allformer.auditor.context import PARTS, Context, check
-from allformer.auditor.probe import distance, each_part, scale_of
+from allformer.auditor.probe import distance, each_part, lies_in, scale_of
 from allformer.auditor.report import Finding
 
 
@@ -50,6 +59,25 @@ def branches(ctx: Context) -> Iterator[Finding]:
                 f"gives, and x is added after them; no norm reads x itself: 4 times the last "
                 f"block's output moves the model's by {gap:.2g} of its size, so none follows",
             )
+            return
+
+
+@check("residual.after_norm", kinds=PARTS)
+@torch.no_grad()
+def wrapped(ctx: Context) -> Iterator[Finding]:
+    """Where no block holds them, sub-layers with their norm and their sum in one part."""
+    held = [name for name, *_ in blocks(ctx)]
+    free = [s.where for s in ctx.seen.sites if not any(lies_in(s.where, name) for name in held)]
+    names = {id(m): n for n, m in ctx.loud.named_modules()}
+    inside = {names[id(m)] for _, ms in lists(ctx.loud) for m in ms
+              if not isinstance(m, nn.ModuleList | nn.ModuleDict | nn.Sequential)}  # fmt: skip
+    paths = {path for path in inside if any(lies_in(where, path) for where in free)}
+    for name, part, args, kwargs, x in captured(ctx, paths):
+        new = another(x)
+        silent = call_block(silenced(part), args, kwargs, x, new)
+        found = None if silent is None else after_norm(name, part, args, kwargs, x, new, silent)
+        if found is not None:
+            yield found
             return
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from allformer.auditor.checks.formula import formula
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.probe import duplicate, each_part
 from allformer.auditor.report import Finding
@@ -37,6 +38,10 @@ def norms(ctx: Context) -> Iterator[Finding]:
         if isinstance(finding, Finding):
             yield finding
             return
+    if ctx.kind != "norm":
+        verdicts = [formula(division) for division in ctx.seen.moments.divisions]
+        found = found or any(verdict is not False for verdict in verdicts)
+        yield from [v for v in verdicts if isinstance(v, Finding)][:1]
     if not found and not (ctx.kind != "norm" and ctx.seen.norm_shapes):
         raise NotApplicable("no part behaves like a norm")
 

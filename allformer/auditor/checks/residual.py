@@ -120,7 +120,11 @@ def blocks(ctx: Context) -> list[Captured]:
         others = [p for k, (p, _) in chosen.items() if k is not kind and p]
         if not any(path.startswith(p + ".") for p in others):
             outer[kind] = (path, m)
-    paths = {path for path, _ in outer.values()}
+    return captured(ctx, {path for path, _ in outer.values()})
+
+
+def captured(ctx: Context, paths: set[str]) -> list[Captured]:
+    """Those of the parts that keep the shape, with what they were called with."""
     kept: dict[str, Captured] = {}
 
     def look(path: str, m: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -179,10 +183,10 @@ def _judge(name: str, block: nn.Module, args: Any, kwargs: Any, x: Tensor) -> Fi
         )
     if float((b - new).abs().max()) < 1e-5 * scale_of(new):
         return None  # pre-norm: the identity
-    return _after_norm(name, block, args, kwargs, x, new, b)
+    return after_norm(name, block, args, kwargs, x, new, b)
 
 
-def _after_norm(
+def after_norm(
     name: str, block: nn.Module, args: Any, kwargs: Any, x: Tensor, new: Tensor, silent: Tensor
 ) -> Finding | None:
     """A silent block that is a norm must be post-norm: its loud output is normalised too."""

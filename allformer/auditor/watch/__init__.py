@@ -8,7 +8,8 @@ softmax and then into a second matmul. Legend: N batch × heads, T queries, S ke
 """
 
 from allformer.auditor.watch.inject import Inject
+from allformer.auditor.watch.moments import Division
 from allformer.auditor.watch.records import Site, Table, Tag
 from allformer.auditor.watch.watch import Watch
 
-__all__ = ["Inject", "Site", "Table", "Tag", "Watch"]
+__all__ = ["Division", "Inject", "Site", "Table", "Tag", "Watch"]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from allformer.auditor.watch import arithmetic, attention, columns
 from allformer.auditor.watch.inject import Changes, Inject
+from allformer.auditor.watch.moments import Moments
 from allformer.auditor.watch.operators import MATMULS, MOVES, Operator
 from allformer.auditor.watch.records import Site, Table, Tag
 from allformer.auditor.watch.tags import Tags, lead
@@ -30,6 +31,7 @@ class Watch(Inject):
         self.tables: list[Table] = []
         self.angles: list[Tensor] = []  # what went into sin and cos
         self.norm_shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+        self.moments = Moments()
         self.outputs: dict[int, Tensor] = {}  # of the linear maps, by number
         self.paths: dict[int, str] = {}  # where each of them was called
         self._by_exp = torch.empty(0)  # what went into a softmax that is written out
@@ -77,6 +79,7 @@ class Watch(Inject):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         op = self.run(func, args, kwargs or {})
+        self.moments.look(op, self._where)
         if isinstance(op.out, Tensor):
             self.tags.put(op.out, self._tag(op))
         elif isinstance(op.out, tuple | list):
