@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from allformer.auditor.checks.chance import looks_random
 from allformer.auditor.checks.tables import plain_tensors
 from allformer.auditor.context import PARTS, Context, check
 from allformer.auditor.probe import distance, duplicate, scale_of
@@ -164,7 +165,7 @@ def _volatile(ctx: Context) -> Iterator[Finding]:
     twin = duplicate(ctx.quiet)
     before = ctx.run(batch, twin)
     for name, table in _unsaved(twin):
-        if not _random(table):
+        if not looks_random(table):
             continue
         kept = table.clone()
         table.copy_(kept.flatten().flip(0).view_as(kept))  # others of the same kind
@@ -189,20 +190,3 @@ def _unsaved(module: nn.Module) -> list[tuple[str, Tensor]]:
             if value is not None:
                 out.append((f"{path}.{key}".lstrip("."), value))
     return [(n, t) for n, t in out if not t.requires_grad]
-
-
-def _random(table: Tensor) -> bool:
-    """Numbers without repeats and without a link to their neighbours; waves and masks have both."""
-    flat = table.detach().squeeze().double()
-    if flat.ndim != 2 or min(flat.shape) < 8 or not table.is_floating_point():
-        return False
-    if flat.unique().numel() < 0.99 * flat.numel() or not bool(flat.isfinite().all()):
-        return False
-    return all(_link(side) < 2 / side.shape[0] ** 0.5 for side in (flat, flat.mT))
-
-
-def _link(table: Tensor) -> float:
-    """The mean size of the correlation of a row's neighbours, column by column."""
-    a, b = table[:-1] - table[:-1].mean(0), table[1:] - table[1:].mean(0)
-    r = (a * b).sum(0) / (a.square().sum(0) * b.square().sum(0)).sqrt().clamp(min=1e-30)
-    return float(r.abs().mean())
