@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from allformer.auditor.checks.denominator import counted
 from allformer.auditor.report import Finding
 from allformer.errors import AuditError
 
@@ -45,6 +46,7 @@ def loss(module: Any, state: Any) -> Iterator[Finding]:
     if any(abs(float(value) - w) < 1e-6 for w in wrong):
         yield Finding("loss.softmax", "", f"the loss {float(value):.4f} is that of softmax(logits)")
     yield from _ignored(gradient, labels, pad, eos, state)
+    yield from _counted(gradient, logits, labels, -100 if pad is None else pad)
 
 
 def _call_loss(module: Any, logits: Tensor, labels: Tensor) -> Tensor:
@@ -76,3 +78,16 @@ def _ignored(gradient: Any, labels: Tensor, pad: Any, eos: Any, state: Any) -> I
         state["report"].not_applicable["loss.eos"] = "give eos= to check it"
     elif silent(eos):
         yield Finding("loss.eos", "", f"targets of {eos}, the end, get no gradient")
+
+
+def _counted(gradient: Any, logits: Tensor, labels: Tensor, value: int) -> Iterator[Finding]:
+    """A mean over the targets that it leaves out."""
+    marked = labels.clone()
+    marked[:, 4:8] = value
+    try:
+        (loss, before), (_, after) = gradient(labels), gradient(marked)
+    except Exception:
+        return  # said above
+    said = counted(before, after, float(loss), logits, labels)
+    if said:
+        yield Finding("loss.padding", "", f"targets of {value} are left out, but {said}")
