@@ -9,8 +9,8 @@ from importlib import import_module
 ORDER = (
     "dropout", "heads", "softmax", "attention", "lengths", "norms", "batch", "constants", "leak",
     "masks", "relative", "padding", "left", "inputs", "cross", "source", "positions", "tables",
-    "layers", "residual", "branches", "loss", "denominator", "fed", "cache", "weights", "saving", "packing",
-    "search", "training", "saturation",
+    "layers", "residual", "branches", "loss", "denominator", "fed", "cache", "weights", "saving",
+    "packing", "search", "training", "saturation",
 )  # fmt: skip
 
 for _name in ORDER:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from allformer.auditor.checks.positions import varies
@@ -37,6 +38,10 @@ def rotary(ctx: Context) -> Iterator[Finding]:
                 f"one token repeated: score({i}, {j}) and score({i + 1}, {j + 1}) differ by "
                 f"{worst:.2g} of the scores' size, though i − j is the same",
             )
+            return
+        change = "" if "turned-values" in ctx.profile else _turned_values(seen, site)
+        if change:
+            yield Finding("positions.rotary", site.where, change)
             return
     for site in shifted:
         assert site.weights is not None
@@ -75,6 +80,27 @@ def _same_input(seen: Watch, site: Site) -> bool:
         if out is None or out.shape[-2] != site.q.shape[1] or varies(out, -2) > 1e-6:
             return False
     return True
+
+
+def _turned_values(seen: Watch, site: Site) -> str:
+    """Values that turn like queries and keys, and are mixed without being turned back."""
+    if site.v is None or site.v_tag is None or site.weights is None:
+        return ""
+    out = seen.outputs.get(site.v_tag.linear)
+    if out is None or out.shape[-2] != site.v.shape[1] or varies(out, -2) > 1e-6:
+        return ""
+    change, sizes = varies(site.v, 1), varies(site.v.norm(dim=-1), 1)
+    mixed = (site.weights @ site.v).transpose(0, 1).flatten(1)
+    given = site.out_input
+    if change < 1e-6 or sizes > 1e-6 or given is None or given.shape != mixed.shape:
+        return ""
+    if not torch.allclose(given, mixed, atol=1e-6 * scale_of(mixed)):
+        return ""  # turned back, as some do
+    return (
+        f"one token repeated: its value differs between positions by {change:.2g} of its size, "
+        f"while its length stays ({sizes:.0e}) and the projection gives the same everywhere: "
+        f"values are turned too, so that what is mixed depends on where it stands, not on i − j"
+    )
 
 
 def _turned(site: Site) -> bool:
