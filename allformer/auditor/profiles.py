@@ -21,6 +21,7 @@ PROFILES = {
     "shared-layers": "one layer is used several times (ALBERT, Universal Transformer)",
     "no-positions": "no positional information, by choice (a set, or a causal decoder without)",
     "no-output-projection": "the heads are not mixed",
+    "turned-values": "values are rotated by position too, by choice (an option of RoFormer)",
     "right-padding": "padding is always on the right, so that positions need not be shifted",
 }
 FAMILIES = {

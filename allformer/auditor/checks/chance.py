@@ -29,7 +29,9 @@ def _row(x: Tensor) -> bool:
     turns = int((steps[1:] != steps[:-1]).sum())
     sure = abs(turns - 2 * (n - 2) / 3) < 2.5 * ((16 * n - 29) / 90) ** 0.5
     centred = x - x.mean()
-    links = [float((centred[i:] * centred[: n - i]).sum() / centred.square().sum()) for i in (1, 2, 3)]  # noqa: E501
+    links = [
+        float((centred[i:] * centred[: n - i]).sum() / centred.square().sum()) for i in (1, 2, 3)
+    ]  # noqa: E501
     return sure and max(map(abs, links)) < 2.5 / n**0.5
 
 

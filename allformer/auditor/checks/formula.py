@@ -42,7 +42,9 @@ def _moments(x: Tensor) -> list[Tensor]:
 
 def _judge(where: str, by: Tensor, v: Tensor, n: int) -> Finding | bool | None:
     fair = n / (n - 1)
-    epsilon = [e for e in (_rest(by.square() - v, by.square()), _rest(by - v.sqrt(), by)) if e is not None]  # noqa: E501
+    epsilon = [
+        e for e in (_rest(by.square() - v, by.square()), _rest(by - v.sqrt(), by)) if e is not None
+    ]  # noqa: E501
     if epsilon and epsilon[0] <= LARGE:
         return True
     if epsilon:
