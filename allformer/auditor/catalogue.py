@@ -260,8 +260,8 @@ CATALOGUE: dict[str, Entry] = {
             "旋转编码成立的前提是 q_i·k_j 只取决于 i − j；布局混用或漏转 k 都会破坏它。",
         ),
         (
-            "Rotate q and k alike, v not at all, and use one layout for the pairs: halves with cat(f, f), or "
-            "neighbours with repeat_interleave(f, 2).",
+            "Rotate q and k alike, v not at all, and use one layout for the pairs: halves with "
+            "cat(f, f), or neighbours with repeat_interleave(f, 2).",
             "q 与 k 用同样方式旋转，v 不旋转，且布局一致：前后两半配 cat(f, f)，"
             "相邻成对配 repeat_interleave(f, 2)。",
         ),

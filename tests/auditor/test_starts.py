@@ -1,4 +1,4 @@
-"""How a model starts: what can never move, what is saturated; and audits end, whatever the start."""
+"""How a model starts: what can never move, what is saturated; audits end whatever the start."""
 
 from __future__ import annotations
 

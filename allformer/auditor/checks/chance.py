@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-call,no-any-return"
 """Whether numbers were drawn: without repeats and without a link to their neighbours.
 
 Frequencies, slopes, waves and masks have one or the other.
@@ -31,7 +32,7 @@ def _row(x: Tensor) -> bool:
     centred = x - x.mean()
     links = [
         float((centred[i:] * centred[: n - i]).sum() / centred.square().sum()) for i in (1, 2, 3)
-    ]  # noqa: E501
+    ]
     return sure and max(map(abs, links)) < 2.5 / n**0.5
 
 

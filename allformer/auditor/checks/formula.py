@@ -29,7 +29,7 @@ def formula(division: Division) -> Finding | bool:
             verdict = _judge(division.where, by, v, given.shape[-1])
             if verdict is True:
                 return True
-            wrong = wrong or verdict
+            wrong = wrong or verdict or None
     return wrong or False
 
 
@@ -44,7 +44,7 @@ def _judge(where: str, by: Tensor, v: Tensor, n: int) -> Finding | bool | None:
     fair = n / (n - 1)
     epsilon = [
         e for e in (_rest(by.square() - v, by.square()), _rest(by - v.sqrt(), by)) if e is not None
-    ]  # noqa: E501
+    ]
     if epsilon and epsilon[0] <= LARGE:
         return True
     if epsilon:
