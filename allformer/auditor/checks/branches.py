@@ -66,13 +66,18 @@ def branches(ctx: Context) -> Iterator[Finding]:
 @torch.no_grad()
 def wrapped(ctx: Context) -> Iterator[Finding]:
     """Where no block holds them, sub-layers with their norm and their sum in one part."""
-    held = [name for name, *_ in blocks(ctx)]
-    free = [s.where for s in ctx.seen.sites if not any(lies_in(s.where, name) for name in held)]
+    if ctx.kind in ("attention", "block"):
+        return
+    held = {type(block) for _, block, *_ in blocks(ctx)}
     names = {id(m): n for n, m in ctx.loud.named_modules()}
-    inside = {names[id(m)] for _, ms in lists(ctx.loud) for m in ms
-              if not isinstance(m, nn.ModuleList | nn.ModuleDict | nn.Sequential)}  # fmt: skip
-    paths = {path for path in inside if any(lies_in(where, path) for where in free)}
-    for name, part, args, kwargs, x in captured(ctx, paths):
+    taken = [n for n, m in ctx.loud.named_modules() if type(m) in held]
+    free = [s.where for s in ctx.seen.sites if not any(lies_in(s.where, n) for n in taken)]
+    paths: dict[type, str] = {}  # one of each class
+    for m in (m for _, inside in lists(ctx.loud) for m in inside):
+        plain = isinstance(m, nn.ModuleList | nn.ModuleDict | nn.Sequential)
+        if not plain and any(lies_in(where, names[id(m)]) for where in free):
+            paths.setdefault(type(m), names[id(m)])
+    for name, part, args, kwargs, x in captured(ctx, set(paths.values())) if paths else []:
         new = another(x)
         silent = call_block(silenced(part), args, kwargs, x, new)
         found = None if silent is None else after_norm(name, part, args, kwargs, x, new, silent)

@@ -45,19 +45,12 @@ def split(ctx: Context) -> Iterator[Finding]:
     """Disturb position t of the projections: rows t of q, k and v move, in every head."""
     tried = 0
     for site in some(ctx.sites()):
-        for role, tag, length in (
-            ("queries", site.q_tag, site.q.shape[1]),
-            ("keys", site.k_tag, site.k.shape[1]),
-            ("values", site.v_tag, site.k.shape[1]),
-        ):
-            if tag is None or tag.linear < 0:
-                continue
-            before = ctx.seen.outputs[tag.linear]
-            if before.numel() // before.shape[-1] != length:
-                continue
-            tried += 1
-            t = length // 2 if length > 2 else 0
-            again, _ = ctx.watch(ctx.one, {tag.linear: _bump(t)})
+        roles = _roles(ctx, site)
+        if not roles:
+            continue
+        tried += 1
+        again, _ = ctx.watch(ctx.one, {linear: _bump(t) for linear, t in roles.values()})
+        for role, (_, t) in roles.items():
             rows = _compare(again, site, role)
             if rows is None:
                 continue
@@ -75,6 +68,22 @@ def split(ctx: Context) -> Iterator[Finding]:
                 return
     if not tried:
         raise NotApplicable("queries, keys and values are not the outputs of linear maps")
+
+
+def _roles(ctx: Context, site: Site) -> dict[str, tuple[int, int]]:
+    """Whose projection was seen: its number, and the position to disturb. No role feeds another."""
+    out = {}
+    for role, tag, length in (
+        ("queries", site.q_tag, site.q.shape[1]),
+        ("keys", site.k_tag, site.k.shape[1]),
+        ("values", site.v_tag, site.k.shape[1]),
+    ):
+        if tag is None or tag.linear < 0:
+            continue
+        before = ctx.seen.outputs[tag.linear]
+        if before.numel() // before.shape[-1] == length:
+            out[role] = tag.linear, length // 2 if length > 2 else 0
+    return out
 
 
 def _compare(again: Watch, site: Site, role: str) -> Tensor | None:

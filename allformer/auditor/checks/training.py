@@ -109,6 +109,7 @@ def gradients(ctx: Context) -> Iterator[Finding]:
                 f"{max(norms):.1e}",  # type: ignore[type-var]
             )
             return
+    yield from _never_learns(ctx, twin)
 
 
 def _norm(m: nn.Module) -> float | None:
@@ -117,17 +118,12 @@ def _norm(m: nn.Module) -> float | None:
     return size or None  # exactly 0 may be a part that this batch did not ask for: see below
 
 
-@check("training.gradients", kinds=MODELS)
-def never_learns(ctx: Context) -> Iterator[Finding]:
+def _never_learns(ctx: Context, twin: nn.Module) -> Iterator[Finding]:
     """A gate, or an output map, that starts at 0 lets gradients through after a step or two.
 
     What has exactly none after `PATIENCE` steps from the model's own start will never move.
     """
-    _logits(ctx)
-    if not fresh(ctx.module):
-        raise NotApplicable("the weights look trained: norms and biases are not as initialised")
-    twin = duplicate(ctx.quiet)
-    asleep = _asleep(ctx, twin, 0)
+    asleep = _no_gradient(twin)
     if not asleep:
         return
     optimiser = torch.optim.AdamW([p for p in twin.parameters() if p.requires_grad], lr=1e-3)
@@ -149,12 +145,15 @@ def never_learns(ctx: Context) -> Iterator[Finding]:
 
 
 def _asleep(ctx: Context, twin: nn.Module, seed: int) -> set[str]:
-    """The matrices whose gradient is exactly 0."""
-    rows = 16 if seed else 4
-    batch, targets = ctx.call.batch(rows, seed=seed), ctx.call.batch(rows, seed=seed + 3).x
+    """The matrices that another batch gives a gradient of exactly 0."""
+    batch, targets = ctx.call.batch(16, seed=seed), ctx.call.batch(16, seed=seed + 3).x
     twin.zero_grad()
     with torch.enable_grad():
         _objective(ctx.call(twin, batch).main, ctx.call.vocab, targets).backward()
+    return _no_gradient(twin)
+
+
+def _no_gradient(twin: nn.Module) -> set[str]:
     return {
         n for n, p in twin.named_parameters()
         if p.ndim >= 2 and min(p.shape) > 1 and p.requires_grad
@@ -194,7 +193,8 @@ def becomes_nan(ctx: Context) -> Iterator[Finding]:
             parameters = [p for p in twin.parameters() if p.requires_grad]
             if not parameters:
                 raise NotApplicable("nothing is trainable")
-            optimiser = torch.optim.AdamW(parameters, lr=rate)
+            plain = all(p.is_floating_point() for p in parameters)
+            optimiser = torch.optim.AdamW(parameters, lr=rate, fused=plain or None)
             for step in range(STEPS):
                 batch = call.batch(2, seed=step)
                 for group in optimiser.param_groups:
@@ -203,8 +203,7 @@ def becomes_nan(ctx: Context) -> Iterator[Finding]:
                     loss = _objective(call(twin, batch).main, call.vocab, batch.x)
                     optimiser.zero_grad()
                     loss.backward()
-                bad = [n for n, p in twin.named_parameters()
-                       if p.grad is not None and not bool(torch.isfinite(p.grad).all())]  # fmt: skip  # noqa: E501
+                bad = _not_finite(twin)
                 if not math.isfinite(float(loss)) or bad:
                     warm = "with" if warm_up else "without"
                     yield Finding(
@@ -217,3 +216,11 @@ def becomes_nan(ctx: Context) -> Iterator[Finding]:
                 optimiser.step()
             if rate == RATES[0]:
                 break  # the small rate needs no warm-up
+
+
+def _not_finite(twin: nn.Module) -> list[str]:
+    """Parameters with a gradient that is not finite; their sums say at once if there is none."""
+    grads = {n: p.grad for n, p in twin.named_parameters() if p.grad is not None}
+    if math.isfinite(sum(float(g.sum()) for g in grads.values())):
+        return []
+    return [n for n, g in grads.items() if not bool(torch.isfinite(g).all())]

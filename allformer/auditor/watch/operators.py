@@ -17,6 +17,7 @@ MOVES = frozenset([
     "cat", "stack", "index_select", "repeat", "flip", "roll", "alias", "detach", "narrow",
     "as_strided", "unfold", "index", "gather", "movedim",
 ])  # fmt: skip
+LISTS = (tuple, list)
 MATMULS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
 
 
@@ -43,7 +44,7 @@ class Operator:
     @cached_property
     def tensors(self) -> list[Tensor]:
         """The tensors among its arguments, also those in lists."""
-        inside = [b for a in self.args for b in (a if isinstance(a, tuple | list) else [a])]
+        inside = [b for a in self.args for b in (a if isinstance(a, LISTS) else [a])]
         return [a for a in inside if isinstance(a, Tensor)]
 
     @property
