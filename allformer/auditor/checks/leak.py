@@ -120,7 +120,7 @@ def leak(ctx: Context) -> Iterator[Finding]:
             yield Finding("mask.off_by_one", where, f"{evidence}: exactly one ahead a layer")
         elif words := _far_only(views):
             yield Finding("mask.inverted", where, f"{words}; the first see nothing, so: {evidence}")
-        elif look is not None and look.triu(1).any() and (value := finite_value(views[0][0])):
+        elif views and (value := finite_value(views[0][0])) is not None:
             yield Finding(
                 "mask.finite", where, f"{evidence}: hidden scores are {value:.4g}, not −inf"
             )

@@ -89,7 +89,7 @@ def _value(ctx: Context, sites: list[Site]) -> tuple[str, float]:
         if blocked.numel() and bool(torch.isfinite(blocked).all()):
             return site.where, float(blocked.median())
     for site in square(ctx):
-        if value := finite_value(site):
+        if (value := finite_value(site)) is not None:
             return site.where, value
     return "", float("nan")
 
