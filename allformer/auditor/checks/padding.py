@@ -60,8 +60,6 @@ def _by_mask(ctx: Context) -> Iterator[Finding]:
     score = padding_influence(ctx.call, ctx.loud, "x")
     if score is None:
         raise NotApplicable("a mask with padding inside could not be given")
-    if ctx.kind in ("attention", "block") and _source_unread(ctx):
-        raise NotApplicable("the other sequence is not read at all: mend that first")
     if score < 1e-6:
         yield from nothing_hidden(ctx) or _amount(ctx)
         return
@@ -89,15 +87,6 @@ def _by_mask(ctx: Context) -> Iterator[Finding]:
         )
     else:
         yield Finding("padding.ignored", "", evidence)
-
-
-def _source_unread(ctx: Context) -> bool:
-    """Whether what a mask may be for, the context, changes nothing."""
-    one = ctx.one
-    if one.source is None:
-        return False
-    other = replace(one, source=ctx.call.other(one.source))
-    return not ctx.moved(ctx.run(other), ctx.run(one))
 
 
 def _padding_alone(site: Site, keep: Tensor) -> bool:
