@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -176,6 +177,15 @@ def _all_nan(ctx: Context) -> Finding | None:
         return None
     outs = part_outputs(ctx.quiet, lambda: ctx.run(batch, ctx.quiet))
     first = next((name for name, o in outs if not bool(torch.isfinite(o).all())), "")
+    if ctx.call.keeps:
+        none = replace(batch, keep=torch.zeros(batch.x.shape[:2], dtype=torch.bool))
+        if bool(torch.isfinite(ctx.run(none, ctx.quiet)).all()):
+            return Finding(
+                "mask.inverted",
+                first,
+                f"a mask that keeps every token makes all {out.numel()} outputs NaN, one that "
+                f"hides every token none: it is read the other way round",
+            )
     return Finding(
         "training.nan", first, f"all {out.numel()} outputs are NaN or infinite before any training"
     )

@@ -30,6 +30,7 @@ def judge(table: Tensor, angles: list[Tensor] | None = None) -> str | None:
     width = table.shape[-1]
     if width < 4:
         return None
+    table = _of_size_1(table)
     omega = frequencies(table)
     if omega is None:
         return _rising(table)
@@ -45,6 +46,19 @@ def judge(table: Tensor, angles: list[Tensor] | None = None) -> str | None:
             f"{float(diagonal):.2g} along its diagonals)"
         )
     return _geometric(pairs, width, layout)
+
+
+def _of_size_1(table: Tensor) -> Tensor:
+    """The table without the number that it may be multiplied by as a whole (0.02, √d).
+
+    Each pair (r·sin, r·cos) has the length r: all rows of d/2 pairs have the length r·√(d/2).
+    """
+    x = table.double()
+    lengths = x.norm(dim=-1)
+    longest = float(lengths.max())
+    if not 0 < longest < float("inf") or float(lengths.max() - lengths.min()) > 1e-3 * longest:
+        return x
+    return x / (longest / math.sqrt(x.shape[-1] // 2))
 
 
 def _rising(table: Tensor) -> str | None:

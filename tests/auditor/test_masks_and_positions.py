@@ -55,7 +55,8 @@ class Layer(nn.Module):
                 p = p.gather(-1, (i[:, None] - i).clamp(min=0).expand_as(p))
             s = s + p
         if self.o.get("alibi"):  # m · j: equal, in a row, to − m · (i − j)
-            s = s + 2.0 ** -torch.arange(1, H + 1)[:, None, None] * torch.arange(t)
+            bias = 2.0 ** -torch.arange(1, H + 1)[:, None, None] * torch.arange(t)
+            s = s + (bias.mT if self.o["alibi"] == "queries" else bias)
         s = s / math.sqrt(t if self.o.get("scale") == "keys" else q.shape[-1])
         many = (blocked if blocked.ndim == 4 else blocked[:, None]).expand(b, H, t, t)
         if self.o.get("repeat"):
@@ -64,7 +65,13 @@ class Layer(nn.Module):
             s = s + self.o["add"] * many.to(x.dtype)
         else:
             s = s.masked_fill(many, self.o.get("fill", torch.finfo(x.dtype).min))
-        y = (s.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        if self.o.get("cap"):  # after the mask, which should be last
+            s = 20 * torch.tanh(s / 20)
+        p = s.softmax(-1)
+        if self.o.get("cut"):  # masked again, and of sum 1 again
+            p = p * ~many
+            p = p / p.sum(-1, keepdim=True).clamp(min=1e-13)
+        y = (p @ v).transpose(1, 2).flatten(2)
         x = x + self.w(y)
         return x + self.g(F.gelu(self.f(self.m(x))))
 
@@ -77,13 +84,17 @@ class Model(nn.Module):
         self.layers = nn.ModuleList([Layer(o) for _ in range(2)])
         half = torch.arange(0, D, 2) / D * (-1 if o.get("sign") else 1)
         a = torch.arange(80)[:, None] * 10000.0**-half
-        self.register_buffer("pe", torch.stack([a.sin(), a.cos()], -1).flatten(1))
+        table = torch.stack([a.sin(), a.cos()], -1).flatten(1)
+        self.register_buffer("pe", table * o.get("size", 1.0))
 
     def run(self, ids, keep):
         b, t = ids.shape
         blocked = torch.ones(t, t, dtype=torch.bool).triu(self.o.get("diagonal", 1))
         if self.o.get("below"):
             blocked = torch.ones(t, t, dtype=torch.bool).tril()
+        if self.o.get("window"):
+            far = torch.arange(t)[:, None] - torch.arange(t)
+            blocked = blocked | ~self.o["window"](far)
         blocked = blocked.expand(b, t, t)
         x = self.e(ids)
         place = torch.arange(t).expand(b, t)
@@ -96,6 +107,8 @@ class Model(nn.Module):
                 blocked = blocked[:1, None] | ~keep[:, None, :]
             else:
                 blocked = blocked | ~counted[:, None, :]
+        if self.o.get("backwards"):
+            place = torch.arange(t - 1, -1, -1).expand(b, t)
         if not any(self.o.get(k) for k in ("rotary", "relative", "alibi")):
             x = x + (self.pe[place] * keep[..., None] if self.o.get("zeroed") and keep is not None
                      else self.pe[place])  # fmt: skip
@@ -125,7 +138,10 @@ def first(model, kind="decoder", **options):
 
 @pytest.mark.parametrize("options", [
     {}, {"rotary": "right"}, {"rotary": "right", "theta": 1e7}, {"rotary": "scaled"},
-    {"relative": "right"}, {"alibi": True},
+    {"relative": "right"}, {"alibi": True}, {"size": 0.05}, {"size": 7.0},
+    {"window": lambda far: far < 4}, {"window": lambda far: far % 2 == 0},
+    {"window": lambda far: (far == 0) | (far >= 3) & (far % 3 == 0)},
+    {"fill": 0.0, "cut": True},
 ])  # fmt: skip
 def test_sound_decoders_stay_quiet(options):
     assert first(Decoder(**options), vocab=V) is None
@@ -145,6 +161,14 @@ def test_sound_decoders_stay_quiet(options):
     ({"add": 1.0}, "mask.ambiguous"),
     ({"diagonal": 2}, "mask.off_by_one"),
     ({"below": True}, "mask.inverted"),
+    ({"alibi": "queries"}, "positions.missing"),
+    ({"size": 0.05, "sign": True}, "positions.frequencies"),
+    ({"window": lambda far: (far == 0) | (far >= 4)}, "mask.inverted"),
+    ({"window": lambda far: far >= 4}, "mask.inverted"),
+    ({"fill": 0.0}, "mask.finite"),
+    ({"fill": 1e-9}, "mask.finite"),
+    ({"fill": 0.0, "window": lambda far: far < 4}, "mask.finite"),
+    ({"cap": True}, "mask.finite"),
 ])  # fmt: skip
 def test_decoders(options, check):
     assert first(Decoder(**options), vocab=V) == check
@@ -155,6 +179,7 @@ def test_decoders(options, check):
     ({"heads": True}, "batch.mixing"),
     ({"zeroed": True}, "padding.ignored"),
     ({"two ways": True}, "mask.inverted"),
+    ({"backwards": True}, "positions.left_padding"),
 ])  # fmt: skip
 def test_padding_in_decoders(options, check):
     assert first(Padded(**options), vocab=V) == check
@@ -200,6 +225,46 @@ def test_masks_of_0_and_1_that_are_added(wrong, check):
     assert first(Attention(wrong), "attention") == check
 
 
+def test_padding_the_wrong_way_round_in_a_call():
+    def right(module, x, keep):
+        return module(x, ~keep)
+
+    def wrong(module, x, keep):
+        return module(x, keep)
+
+    assert first(Attention(), "attention", width=24, call=right) is None
+    assert first(Attention(), "attention", width=24, call=wrong) == "mask.inverted"
+
+
+class Grouped(nn.Module):
+    """Loud weights by shape (C, G, d); the query heads of a key head are one matmul's rows."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask, self.q = mask, nn.Parameter(torch.randn(24, 2, 3, 8) / 5)
+        self.kv = nn.Parameter(torch.randn(2, 24, 2, 8) / 5)
+        self.w = nn.Parameter(torch.randn(2, 3, 8, 24) / 7)
+
+    def forward(self, x):
+        q, n = torch.einsum("btc,cghd->bghtd", x, self.q), x.shape[1]
+        k, v = (torch.einsum("btc,cgd->bgtd", x, w) for w in self.kv)
+        s = torch.einsum("bghtd,bgsd->bghts", q, k) / math.sqrt(8)
+        far = torch.arange(n)[:, None] - torch.arange(n)
+        p = s.masked_fill(~self.mask(far), -math.inf).softmax(-1)
+        return torch.einsum("bghts,bgsd,ghdc->btc", p, v, self.w)
+
+
+@pytest.mark.parametrize(("mask", "check"), [
+    (lambda far: far >= 0, None),
+    (lambda far: far >= -1, "mask.off_by_one"),
+    (lambda far: far <= 0, "mask.inverted"),
+    (lambda far: far.abs() < 3, None),
+    (lambda far: (far == 0) | (far >= 3), "mask.inverted"),
+])  # fmt: skip
+def test_masks_inside_an_attention_of_large_scores(mask, check):
+    assert first(Grouped(mask), "attention", width=24) == check
+
+
 class Cross(nn.Module):
     def __init__(self, wrong=False):
         super().__init__()
@@ -212,6 +277,17 @@ class Cross(nn.Module):
 def test_a_context_that_is_not_read():
     assert audit(Cross(), "attention").ok
     assert audit(Cross(True), "attention").checks == {"cross.unread"}
+
+
+class MaskedCross(Cross):
+    def forward(self, x, context, context_mask=None):
+        given = x if self.wrong else context
+        return self.inner(x, given, given, key_padding_mask=context_mask)[0]
+
+
+def test_an_unread_context_comes_before_its_mask():
+    assert audit(MaskedCross(), "attention").ok
+    assert audit(MaskedCross(True), "attention").findings[0].check == "cross.unread"
 
 
 class After(nn.Module):

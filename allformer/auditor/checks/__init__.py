@@ -8,7 +8,7 @@ from importlib import import_module
 
 ORDER = (
     "dropout", "heads", "softmax", "attention", "lengths", "norms", "batch", "constants", "leak",
-    "masks", "relative", "padding", "left", "inputs", "cross", "source", "positions", "tables",
+    "masks", "relative", "inputs", "padding", "left", "cross", "source", "positions", "tables",
     "layers", "residual", "branches", "loss", "denominator", "fed", "cache", "weights", "saving",
     "packing", "search", "training", "saturation",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
     scores + keep.float()                     # 0 and 1 hide nothing
     scores.masked_fill(blocked, -10.0)        # hides until scores grow
+    scores * keep                             # 0 is a score like any other
 
 Seen in the operators: the softmax's input less Q·Kᵀ times its scale is 0 but for one number.
 """
@@ -37,10 +38,11 @@ def constant(site: Site) -> Constant | None:
         return None
     if site.softmax_dim not in (-1, site.softmax_in.ndim - 1):
         return None
-    if site.softmax_in.shape[-2:] != site.scores.shape[-2:]:
+    if site.softmax_in.numel() != site.scores.numel():
         return None
     after = site.scale / (site.q_tag.factor * site.k_tag.factor)  # than the product
-    given, bare = site.masked_in.double(), site.scores.double() * after
+    given, bare = (_apart(site, x).double() for x in (site.softmax_in, site.scores))
+    bare = bare * after
     if not bool(torch.isfinite(given).all()):
         return None
     gap = given - bare
@@ -54,13 +56,35 @@ def constant(site: Site) -> Constant | None:
     return None
 
 
-def finite_value(site: Site) -> float:
-    """The one small negative number that later keys have as score, or added to it; 0: none."""
+def _apart(site: Site, x: Tensor) -> Tensor:
+    """N T S, as the softmax has it: query heads of one key head may be one matmul's rows."""
+    assert site.softmax_in is not None
+    return x.reshape(-1, *site.softmax_in.shape[-2:])
+
+
+def finite_value(site: Site) -> float | None:
+    """The one number that later keys have as their score, or the negative one added to it.
+
+    Not a huge one: what leaks past that leaks for another reason.
+    """
     found = constant(site)
-    if found is None or not SMALL < found.value < -0.5:
-        return 0.0
+    if found is not None and found.value > SMALL and _causal(found):
+        if not found.added or found.value < -0.5:
+            return found.value
+    if site.softmax_in is None or site.softmax_in.shape[-1] != site.softmax_in.shape[-2]:
+        return None
+    given = _apart(site, site.softmax_in).double()  # a soft cap after the mask: −20 everywhere
+    later = torch.ones(given.shape[1:], dtype=torch.bool).triu(1).expand_as(given)
+    low, high = (float(given[later].min()), float(given[later].max())) if later.any() else (0, 1)
+    one = high - low < 1e-9 * (1 + abs(high)) and float(given[~later].std()) > 1e-3
+    return high if one and abs(high) < -SMALL else None
+
+
+def _causal(found: Constant) -> bool:
+    """All later keys have the number, and none has it at itself; a window may hide more."""
     later = torch.ones(found.where.shape[1:], dtype=torch.bool).triu(1)
-    return found.value if torch.equal(found.where, later.expand_as(found.where)) else 0.0
+    own = found.where.diagonal(dim1=-2, dim2=-1)
+    return bool((found.where | ~later).all()) and not bool(own.any())
 
 
 @check("mask.ambiguous", "mask.finite", kinds=PARTS)
@@ -75,10 +99,14 @@ def constants(ctx: Context) -> Iterator[Finding]:
             known = True
             blocked = hidden.expand_as(found.where)
             inside, outside = torch.equal(found.where, blocked), torch.equal(found.where, ~blocked)
+            inside |= what == "later tokens" and _causal(found)
             if found.added and abs(found.value - 1) < 1e-4 and (inside or outside):
                 yield _ambiguous(site, what, found, hidden)
                 return
-            if inside and SMALL < found.value < -0.5:
+            if not inside or found.value <= SMALL:
+                continue
+            # what is put in place of scores is a mask, whatever its number; unless it is cut later
+            if found.value < -0.5 or (not found.added and _weight(site, hidden) > 1e-9):
                 yield _finite(site, what, found, hidden)
                 return
     if not known:
@@ -87,7 +115,8 @@ def constants(ctx: Context) -> Iterator[Finding]:
 
 def _weight(site: Site, hidden: Tensor) -> float:
     assert site.weights is not None
-    return float(site.weights[hidden.expand_as(site.weights)].max())
+    weights = _apart(site, site.weights)
+    return float(weights[hidden.expand_as(weights)].max())
 
 
 def _ambiguous(site: Site, what: str, found: Constant, hidden: Tensor) -> Finding:
@@ -113,7 +142,7 @@ def _runs(ctx: Context) -> Iterator[tuple[str, list[Site], Tensor]]:
     """(what should be hidden, the attentions of a run, T S: where that is)."""
     n = ctx.positions()
     later = torch.ones(n, n, dtype=torch.bool).triu(1)
-    yield "later tokens", [s for s in ctx.seen.sites if s.scores.shape[1:] == (n, n)], later
+    yield "later tokens", [s for s in ctx.seen.sites if _shape(s) == (n, n)], later
     for side in ("x", "source"):
         batch, keep = _padded(ctx, side)
         if batch is None:
@@ -121,8 +150,14 @@ def _runs(ctx: Context) -> Iterator[tuple[str, list[Site], Tensor]]:
         for way in (ctx, _as_boolean(ctx, side)):
             sites = [] if way is None else way.watch(batch)[0].sites
             for extra in (0, 1):  # a summary token before them
-                own = [s for s in sites if s.scores.shape[2] == keep.shape[0] + extra]
+                own = [s for s in sites if _shape(s)[-1:] == (keep.shape[0] + extra,)]
                 yield "padding", own, torch.cat([torch.zeros(extra, dtype=torch.bool), ~keep])
+
+
+def _shape(site: Site) -> tuple[int, ...]:
+    """T S, or nothing where no softmax was seen."""
+    whole = site.weights is not None and site.weights.numel() == site.scores.numel()
+    return tuple(site.softmax_in.shape[-2:]) if whole and site.softmax_in is not None else ()
 
 
 def _padded(ctx: Context, side: str) -> tuple[Batch | None, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,11 @@ from allformer.auditor.watch import Site
 def allowed(site: Site) -> Tensor:
     """T S: which keys any head looks at; a row that may see nothing is even, and looks at none."""
     assert site.weights is not None
-    weights = site.weights.abs().nan_to_num(0.0)
+    return _any_head(site.weights)
+
+
+def _any_head(weights: Tensor) -> Tensor:
+    weights = weights.abs().nan_to_num(0.0)
     blind = (weights.amax(-1) - weights.amin(-1) < 1e-12).all(0)
     return (weights.amax(0) > 1e-12) & ~(blind & (weights.shape[-1] > 1))[:, None]
 
@@ -34,6 +39,48 @@ def square(ctx: Context) -> list[Site]:
     return out
 
 
+def looks(ctx: Context) -> list[tuple[Site, Tensor]]:
+    """The self-attentions, each with T S: which keys its mask lets any head see.
+
+    Read where all scores are near 0: large ones leave weights of 0 that no mask made.
+    """
+    n, plain = ctx.positions(), square(ctx)
+    grouped = [s for s in ctx.seen.sites if _grouped(s, n)]
+    sites = sorted(plain + grouped, key=lambda s: s.op)
+    shrink = {s.op: times(s, 0.1 / (scale_of(s.scores) * abs(s.scale) + 0.1)) for s in sites}
+    flat = {s.op: s for s in ctx.watch(ctx.one, shrink)[0].sites}
+    out = []
+    for site in sites:
+        near = flat.get(site.op, site)
+        if _grouped(site, n):
+            assert near.softmax_in is not None
+            out.append((site, _any_head(near.softmax_in.softmax(-1).reshape(-1, n, n))))
+        else:
+            out.append((site, allowed(near)))
+    return out
+
+
+def _grouped(site: Site, n: int) -> bool:
+    """Query heads of one key head in one matmul (G·T rows): the softmax has them apart."""
+    given = site.softmax_in
+    if given is None or site.softmax_dim not in (-1, given.ndim - 1):
+        return False
+    same = site.weights is not None and site.weights.numel() == given.numel()
+    return same and given.shape[-2:] == (n, n) and site.k.shape[1] == n != site.q.shape[1]
+
+
+def times(site: Site, factor: float) -> Any:
+    """A change of the product Q·Kᵀ: multiply it, and leave the mask as it is."""
+    alpha = site.scale / (site.q_tag.factor * site.k_tag.factor)
+
+    def change(out: Tensor, args: Any) -> Tensor:
+        if len(args) == 3:  # baddbmm: the mask or a bias is already added
+            return out + (factor - 1) * alpha * (args[1] @ args[2])
+        return out * factor
+
+    return change
+
+
 @check(
     "mask.future_leak", "mask.off_by_one", "mask.inverted", "mask.finite",
     kinds=("decoder", "seq2seq"),
@@ -43,8 +90,8 @@ def leak(ctx: Context) -> Iterator[Finding]:
     seen = ctx.pattern  # T T: output t moves with token j
     future, past = seen.triu(1), seen.tril(-1)
     n = seen.shape[0]
-    sites = square(ctx)
-    looks = allowed(sites[0]) if sites else None
+    views = looks(ctx)
+    where, look = (views[0][0].where, views[0][1]) if views else ("", None)
     tril = torch.ones(n, n, dtype=torch.bool).tril
     if bool(future.any()):
         t, j = (int(i) for i in future.nonzero()[0])
@@ -53,45 +100,44 @@ def leak(ctx: Context) -> Iterator[Finding]:
             f"changing token {j} moves the output at position {t} by {size:.3g}; "
             f"{int(future.sum())} of {n * (n - 1) // 2} later tokens are seen"
         )
-        where = _where(ctx, j, t)
-        if looks is not None and not bool(looks.tril(-1).any()) and bool(looks.triu(1).any()):
-            yield Finding("mask.inverted", sites[0].where, f"{evidence}, and no earlier one is")
-        elif looks is not None and not bool(looks.any()):
+        if look is not None and not bool(look.tril(-1).any()) and bool(look.triu(1).any()):
+            yield Finding("mask.inverted", where, f"{evidence}, and no earlier one is")
+        elif look is not None and not bool(look.any()):
             yield Finding(
                 "mask.inverted",
-                sites[0].where,
+                where,
                 f"without padding every position looks at all {n} evenly: all of them are hidden, "
                 f"so: {evidence}",
             )
-        elif looks is not None and torch.equal(looks[1:], tril(-1)[1:]):
+        elif look is not None and torch.equal(look[1:], tril(-1)[1:]):
             yield Finding(
                 "mask.off_by_one",
-                sites[0].where,
+                where,
                 f"no position looks at itself, only at earlier ones; the first sees nothing, so: "
                 f"{evidence}",
             )
-        elif looks is not None and _one_ahead(looks):
+        elif look is not None and _one_ahead(look):
+            yield Finding("mask.off_by_one", where, f"{evidence}: exactly one ahead a layer")
+        elif words := _far_only(views):
+            yield Finding("mask.inverted", where, f"{words}; the first see nothing, so: {evidence}")
+        elif views and (value := finite_value(views[0][0])) is not None:
             yield Finding(
-                "mask.off_by_one", sites[0].where, f"{evidence}: exactly one ahead a layer"
-            )
-        elif looks is not None and looks.triu(1).any() and (value := finite_value(sites[0])):
-            yield Finding(
-                "mask.finite",
-                sites[0].where,
-                f"{evidence}: hidden scores are {value:.4g}, not −inf",
+                "mask.finite", where, f"{evidence}: hidden scores are {value:.4g}, not −inf"
             )
         else:
-            yield Finding("mask.future_leak", where, evidence)
+            yield Finding("mask.future_leak", _where(ctx, j, t), evidence)
         return
     if not bool(past.any()):
         yield Finding(
             "mask.inverted",
-            sites[0].where if sites else "",
+            where,
             "no output depends on any earlier token: every position sees itself alone",
         )
         return
-    for site in sites:
-        look = allowed(site)
+    if words := _far_only(views):
+        yield Finding("mask.inverted", where, words)
+        return
+    for site, look in views:
         inner = look[1:].diagonal(1)
         if not bool(inner.any()) and bool(look.tril(-1).any()) and "shared-qk" not in ctx.profile:
             yield Finding(
@@ -103,16 +149,39 @@ def leak(ctx: Context) -> Iterator[Finding]:
             return
 
 
-@check("mask.off_by_one", "mask.inverted", kinds=("attention", "block"))
+def _far_only(views: list[tuple[Site, Tensor]]) -> str:
+    """A window the wrong way round: all that is further than some distance, and nothing nearer.
+
+    A dilated or strided pattern leaves gaps among what is far too, and one layer or head that sees
+    near positions is enough.
+    """
+    if not views:
+        return ""
+    seen = torch.stack([look for _, look in views]).any(0)
+    n = seen.shape[0]
+    bands = [seen.diagonal(-d) for d in range(n)]
+    first = next((d for d in range(1, n) if bool(bands[d].any())), n)
+    if 1 < first < n - 1 and all(bool(band.all()) for band in bands[first:]):
+        near = "itself and " if bool(bands[0].any()) else ""
+        return (
+            f"position t looks at {near}what is {first} or more before it, all of it, and at "
+            f"nothing nearer: the window hides what it should show"
+        )
+    return ""
+
+
+@check("mask.off_by_one", "mask.inverted", kinds=("attention", "block", "encoder"))
 def shape_of_mask(ctx: Context) -> Iterator[Finding]:
     """An attention by itself is either full or causal; nearly causal is a mistake."""
-    sites = square(ctx)
-    if not sites:
+    views = looks(ctx)
+    if not views:
         raise NotApplicable("no self-attention was seen in its operators")
+    if words := _far_only(views):
+        yield Finding("mask.inverted", views[0][0].where, words)
+        return
     n = ctx.positions()
     full = torch.ones(n, n, dtype=torch.bool)
-    for site in sites:
-        look = allowed(site)
+    for site, look in views if ctx.kind != "encoder" else ():
         for wrong, words in (
             (full.tril(1), "and one later"),
             (full.tril(-1), "earlier alone, not itself"),
@@ -135,10 +204,10 @@ def shape_of_mask(ctx: Context) -> Iterator[Finding]:
             return
 
 
-def _one_ahead(looks: Tensor) -> bool:
-    """Nothing further than one ahead is looked at, and that by most (large scores leave some 0)."""
-    ahead = looks.diagonal(1)
-    return not bool(looks.triu(2).any()) and int(ahead.sum()) > len(ahead) // 2
+def _one_ahead(look: Tensor) -> bool:
+    """Nothing further than one ahead is looked at, and that by most."""
+    ahead = look.diagonal(1)
+    return not bool(look.triu(2).any()) and int(ahead.sum()) > len(ahead) // 2
 
 
 def _size(ctx: Context, j: int, t: int) -> float:

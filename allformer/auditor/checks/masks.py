@@ -12,7 +12,7 @@ from torch import Tensor
 
 from allformer.auditor.calls import Batch
 from allformer.auditor.checks.constants import finite_value
-from allformer.auditor.checks.leak import allowed, square
+from allformer.auditor.checks.leak import allowed, square, times
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.probe import distance, duplicate, part_outputs, scale_of
 from allformer.auditor.report import Finding
@@ -27,13 +27,7 @@ def _grow(site: Site) -> Any:
     look = allowed(site)
     inside = site.masked_in[:, look] if look.any() else site.masked_in
     factor = LARGE / max(1e-6, float(inside.abs().nan_to_num(0.0, 0.0, 0.0).max()))
-
-    def change(out: Tensor, args: Any) -> Tensor:
-        if len(args) == 3:  # baddbmm: the mask is already added
-            return out + (factor - 1) * (args[1] @ args[2])
-        return out * factor
-
-    return change
+    return times(site, factor)
 
 
 @check("mask.finite", kinds=PARTS)
@@ -95,7 +89,7 @@ def _value(ctx: Context, sites: list[Site]) -> tuple[str, float]:
         if blocked.numel() and bool(torch.isfinite(blocked).all()):
             return site.where, float(blocked.median())
     for site in square(ctx):
-        if value := finite_value(site):
+        if (value := finite_value(site)) is not None:
             return site.where, value
     return "", float("nan")
 

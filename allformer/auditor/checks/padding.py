@@ -40,7 +40,9 @@ def room(ctx: Context, side: str = "x") -> Batch:
     return ctx.call.batch(2, max(4, ctx.call.length - PADS))
 
 
-@check("padding.ignored", "padding.query_axis", "mask.inverted", kinds=PARTS)
+@check(
+    "padding.ignored", "padding.query_axis", "mask.inverted", "positions.left_padding", kinds=PARTS
+)
 def content(ctx: Context) -> Iterator[Finding]:
     """Content under the mask must not matter; neither must padding on the right of an encoder."""
     if ctx.call.keeps:
@@ -68,20 +70,30 @@ def _by_mask(ctx: Context) -> Iterator[Finding]:
     seen, _ = ctx.watch(replace(batch, keep=keep))
     sites = [s for s in seen.sites if s.weights is not None and s.weights.shape[1:] == (n, n)]
     columns = [float(s.weights[:, keep[0]][:, :, ~keep[0]].max()) for s in sites]  # type: ignore[index]
-    looks = max(columns, default=float("nan"))
     evidence = (
         f"changing the content of padding moves real outputs {score:.2g} times as much as changing "
-        f"a real token does; real positions give padding a weight of up to {looks:.2g}"
+        f"a real token does"
     )
+    if columns:
+        evidence += f"; real positions give padding a weight of up to {max(columns):.2g}"
     inverted = _inverted(ctx)
     if inverted:
         yield Finding("mask.inverted", "", f"{evidence}; with the mask inverted it does not")
+    elif sites and all(_padding_alone(s, keep[0]) for s in sites):
+        yield Finding("mask.inverted", sites[0].where, f"{evidence}, and no weight to real tokens")
     elif sites and query_rows(sites[0], keep[0]):
         yield Finding(
             "padding.query_axis", "", f"{evidence}; the rows of padding are masked instead"
         )
     else:
         yield Finding("padding.ignored", "", evidence)
+
+
+def _padding_alone(site: Site, keep: Tensor) -> bool:
+    """Whether real positions look at padding, and at no real token."""
+    assert site.weights is not None
+    real = site.weights[:, keep].abs()
+    return float(real[:, :, keep].max()) < 1e-9 < float(real[:, :, ~keep].max())
 
 
 def _inverted(ctx: Context) -> bool:
@@ -141,13 +153,35 @@ def _amount(ctx: Context) -> Iterator[Finding]:
     x, keep = with_padding(ctx, batch.x, left=False)
     out = ctx.run(replace(batch, x=x, keep=keep))
     real = out[:, : batch.x.shape[1]] if out.ndim == 3 else out
-    if ctx.moved(real, base):
+    if not ctx.moved(real, base):
+        return
+    if ctx.kind == "decoder" and ctx.call.ids and _moved_before(ctx, batch, x, keep):
+        yield Finding(
+            "positions.left_padding",
+            "",
+            f"{PADS} masked tokens on the right move real outputs by {distance(real, base):.3g} "
+            f"(size {scale_of(base):.3g}); the scores of the first attention move already, and "
+            f"their content is not seen: positions follow the padded length, not the real tokens",
+        )
+    else:
         yield Finding(
             "padding.ignored",
             "",
             f"{PADS} masked tokens on the right move real outputs by {distance(real, base):.3g} "
             f"(outputs are of size {scale_of(base):.3g})",
         )
+
+
+def _moved_before(ctx: Context, batch: Batch, x: Tensor, keep: Tensor) -> bool:
+    """Whether the products of queries and keys of real tokens change in the first attention."""
+    n = batch.x.shape[1]
+    whole = replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool))
+    sites = [ctx.watch(b)[0].sites for b in (whole, replace(batch, x=x, keep=keep))]
+    if not all(sites) or sites[0][0].q.shape[1] != n or sites[1][0].q.shape[1] != x.shape[1]:
+        return False
+    alone, padded = (s[0] for s in sites)
+    # relative positions that turn with the place move both, and their products not
+    return ctx.moved(padded.scores[:, :n, :n], alone.scores)
 
 
 def _by_id(ctx: Context) -> Iterator[Finding]:

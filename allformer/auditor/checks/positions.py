@@ -26,19 +26,21 @@ def varies(x: Tensor, axis: int) -> float:
 
 
 def score_spread(site: Site) -> float:
-    """How much the scores that are not hidden differ, for a token repeated."""
-    masked = site.masked_in
+    """How much the scores of a row that are not hidden differ, for a token repeated.
+
+    Row by row: what is added to all scores of a row (ALiBi along the queries) the softmax forgets.
+    """
+    masked = site.masked_in.double()
     open_ = torch.isfinite(masked) & (masked > -1e4)
     if site.weights is not None and site.weights.shape == masked.shape:
         open_ &= site.weights > 0
-    spread = 0.0
-    for head, seen in zip(masked, open_, strict=True):
-        values = head[seen]
-        if values.numel() > 1:
-            spread = max(
-                spread, float(values.max() - values.min()) / (1 + float(values.abs().max()))
-            )
-    return spread
+    highest = masked.masked_fill(~open_, -torch.inf).amax(-1)
+    lowest = masked.masked_fill(~open_, torch.inf).amin(-1)
+    some = open_.any(-1)
+    if not bool(some.any()):
+        return 0.0
+    size = torch.maximum(highest.abs(), lowest.abs())
+    return float(((highest - lowest) / (1 + size))[some].max())
 
 
 @check("positions.missing", "positions.batch_axis")
