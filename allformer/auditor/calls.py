@@ -79,6 +79,7 @@ class Call:
     same_length: bool = False  # the source must be as long as x
     keeps: bool = False  # takes a padding mask for x
     keeps_source: bool = False
+    counted: frozenset[str] = frozenset()  # sides whose padding can only be at the end
     pad: int | None = None  # an id that the module masks by itself, or that the user named
     pad_inside: bool = False
     special: frozenset[int] = frozenset()
@@ -94,6 +95,17 @@ class Call:
     def has_source(self) -> bool:
         """Whether there is a second sequence."""
         return bool(self.source_names) or (self.user is not None and self.kind == "seq2seq")
+
+    def at_end(self, side: str) -> bool:
+        """Whether it is told how many tokens of a side are real: padding can only follow them."""
+        return side in self.counted or any(
+            s.encoding.shape == "lengths" and s.side == side for s in self.slots
+        )
+
+    def hole(self, side: str, length: int) -> slice:
+        """Two places for padding: in the middle, or at the end where it can only be there."""
+        start = length - 2 if self.at_end(side) else length // 2 - 1
+        return slice(start, start + 2)
 
     def __call__(self, module: Any, batch: Batch, labels: Tensor | None = None, **more: Any) -> Out:
         """Run `module` on a batch."""

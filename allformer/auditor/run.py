@@ -214,6 +214,8 @@ def _context(module: nn.Module, kind: str | None, build: Any, profile: Any, how:
 
         try:
             call, twin = infer(module, loud, kind, **how)
+            if "right-padding" in profile:
+                call.counted = frozenset(["x", "source"])
             return Context(module, twin, call, build, profile)
         except AuditError as error:
             problems.append(error)

@@ -79,7 +79,7 @@ def _hidden(ctx: Context) -> Iterator[tuple[str, Batch, Batch, slice | Tensor]]:
             yield f"changing the tokens from {cut} on", batch, replace(batch, x=x), slice(0, cut)
     if ctx.call.keeps:
         keep = torch.ones(1, n, dtype=torch.bool)
-        keep[:, n // 2 : n // 2 + 2] = False
+        keep[:, ctx.call.hole("x", n)] = False
         hidden = replace(batch, keep=keep)
         where = ~keep[..., None] if batch.x.is_floating_point() else ~keep
         changed = replace(hidden, x=torch.where(where, other, batch.x))

@@ -64,7 +64,7 @@ def _by_mask(ctx: Context) -> Iterator[Finding]:
     batch = ctx.call.batch(1)
     n = batch.x.shape[1]
     keep = torch.ones(1, n, dtype=torch.bool)
-    keep[:, n // 2 : n // 2 + 2] = False
+    keep[:, ctx.call.hole("x", n)] = False
     seen, _ = ctx.watch(replace(batch, keep=keep))
     sites = [s for s in seen.sites if s.weights is not None and s.weights.shape[1:] == (n, n)]
     columns = [float(s.weights[:, keep[0]][:, :, ~keep[0]].max()) for s in sites]  # type: ignore[index]
@@ -145,6 +145,8 @@ def left(ctx: Context) -> Iterator[Finding]:
         raise NotApplicable("it takes no padding mask")
     if "right-padding" in ctx.profile:
         raise NotApplicable("profile: padding is always on the right")
+    if ctx.call.at_end("x"):
+        raise NotApplicable("it is told lengths: padding can only be on the right")
     score = padding_influence(ctx.call, ctx.loud, "x")
     if score is None or score > 1e-6:
         raise NotApplicable("padding is seen at all: mend that first")
