@@ -43,7 +43,7 @@ def _say(plan: Call) -> None:
 
 
 def _optional(plan: Call, twin: Any) -> None:
-    """`call(module, ids, keep=None)`: keep is given if a mask that hides nothing changes nothing."""
+    """`call(module, ids, keep=None)`: keep is given if hiding nothing changes nothing."""
     assert plan.user is not None
     places = [p for p in inspect.signature(plan.user).parameters.values() if p.kind.value < 2]
     most = min(len(places), 5 if plan.kind == "seq2seq" else 3)
