@@ -76,7 +76,7 @@ class Call:
     source_width: int = 0
     length: int = 12
     time_first: bool = False
-    same_length: bool = False  # the source must be as long as x
+    longer: int = 2  # the source than x: lengths that differ tell the two apart
     keeps: bool = False  # takes a padding mask for x
     keeps_source: bool = False
     counted: frozenset[str] = frozenset()  # sides whose padding can only be at the end
@@ -174,7 +174,7 @@ class Call:
         x = self._content(rows, length, self.ids, self.vocab, self.width, generator)
         if not self.has_source:
             return Batch(x)
-        source = length if self.same_length else source or length + 2
+        source = (source or length + 2) if self.longer > 0 else length + self.longer
         return Batch(
             x,
             source=self._content(

@@ -31,18 +31,21 @@ def first_run(plan: Call, module: nn.Module, twin: Any, width: int | None) -> No
 
 
 def _other_layouts(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool:
-    """Two sequences of unequal length fit only (T, B) modules, or only if they are equal."""
+    """Two sequences fit only if they come as (T, B), or only if the source is not the longer."""
     if not plan.has_source or plan.user is not None or type(module) in STOCK:
         return False
     plan.time_first = True
     if _search(plan, module, twin, width) and not _positions_by_row(plan, twin):
         plan.notes.append("the two sequences fit only if they come as (T, B)")
         return True
-    plan.time_first, plan.same_length, plan.slots = False, True, []
-    if _search(plan, module, twin, width):
-        plan.notes.append("the two sequences must be of one length")
-        return True
-    plan.same_length = False
+    plan.time_first, plan.slots = False, []
+    for longer, said in ((-2, "the source must not be longer than the target"),
+                         (0, "the two sequences must be of one length")):  # fmt: skip
+        plan.longer = longer
+        if _search(plan, module, twin, width):
+            plan.notes.append(said)
+            return True
+    plan.longer = 2
     return False
 
 
