@@ -76,6 +76,7 @@ class Call:
     source_width: int = 0
     length: int = 12
     time_first: bool = False
+    square: bool = False  # runs only with as many rows as positions
     longer: int = 2  # the source than x: lengths that differ tell the two apart
     keeps: bool = False  # takes a padding mask for x
     keeps_source: bool = False

@@ -23,6 +23,8 @@ def first_run(plan: Call, module: nn.Module, twin: Any, width: int | None) -> No
     if _search(plan, module, twin, width) or _other_layouts(plan, module, twin, width):
         plan.tried.clear()
         return
+    if plan.user is None and _square(plan, module, twin, width):
+        return
     reasons = "; ".join(plan.tried[:3]) or "nothing could be tried: give vocab= or width="
     raise AuditError(
         f"the module could not be called ({plan.style}; {reasons}). Say how: "
@@ -46,6 +48,17 @@ def _other_layouts(plan: Call, module: nn.Module, twin: Any, width: int | None) 
             plan.notes.append(said)
             return True
     plan.longer = 2
+    return False
+
+
+def _square(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool:
+    """As many rows as positions: what else fits a module that attends along the rows?"""
+    before = plan.slots, plan.longer
+    plan.square, plan.slots, plan.longer = True, [], 0
+    if _search(plan, module, twin, width):
+        plan.notes.append("it runs only with as many rows as positions")
+        return True
+    plan.square, (plan.slots, plan.longer) = False, before
     return False
 
 
@@ -77,7 +90,8 @@ def _search(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool
             for fill in _fills(needed, plan):
                 for length in LENGTHS if ids else LENGTHS[:3]:
                     trial = replace(plan, slots=[*plan.slots, *fill], length=length)
-                    if attempt(trial, twin, trial.batch(3)) is not None:
+                    rows = length if plan.square else 3
+                    if attempt(trial, twin, trial.batch(rows)) is not None:
                         plan.slots, plan.length = trial.slots, length
                         return True
     return False

@@ -45,6 +45,9 @@ def infer(
     elif not stock(plan, module):
         roles(plan, module)
     first_run(plan, module, twin, width)
+    if plan.square:
+        _say(plan, kind)
+        return plan, twin
     if plan.ids and not known:
         sharpen(plan, twin, tables)
     probabilities(plan, twin)
