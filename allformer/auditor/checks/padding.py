@@ -141,21 +141,22 @@ def _by_id(ctx: Context) -> Iterator[Finding]:
 @check("positions.left_padding", kinds=("decoder", "seq2seq"))
 def left(ctx: Context) -> Iterator[Finding]:
     """A prompt padded on the left gives the logits that it gives alone."""
-    if not ctx.call.keeps or not ctx.call.ids:
+    if not ctx.hides or not ctx.call.ids:
         raise NotApplicable("it takes no padding mask")
     if "right-padding" in ctx.profile:
         raise NotApplicable("profile: padding is always on the right")
     if ctx.call.at_end("x"):
         raise NotApplicable("it is told lengths: padding can only be on the right")
-    score = padding_influence(ctx.call, ctx.loud, "x")
-    if score is None or score > 1e-6:
-        raise NotApplicable("padding is seen at all: mend that first")
+    if ctx.call.keeps:
+        score = padding_influence(ctx.call, ctx.loud, "x")
+        if score is None or score > 1e-6:
+            raise NotApplicable("padding is seen at all: mend that first")
     batch = _room(ctx)
-    base = ctx.run(replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool)))
+    base = ctx.run(ctx.hidden(batch, torch.ones(batch.x.shape[:2], dtype=torch.bool)))
     if base.ndim != 3:
         raise NotApplicable("the output has no position axis")
     x, keep = with_padding(ctx, batch.x, left=True)
-    real = ctx.run(replace(batch, x=x, keep=keep))[:, PADS:]
+    real = ctx.run(ctx.hidden(replace(batch, x=x), keep))[:, PADS:]
     if not bool(torch.isfinite(real).all()):
         raise NotApplicable("left padding gives NaN: see mask.blind_rows")
     if ctx.moved(real, base):

@@ -7,6 +7,7 @@ One is wrong only if no such convention explains all its results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -34,7 +35,7 @@ class Convention:
 
     def worth(self, total: float, ids: list[int]) -> float:
         """What is the largest for the best."""
-        return total / float(max(1, len(ids) + self.more)) ** self.power
+        return total / math.pow(max(1, len(ids) + self.more), self.power)
 
 
 def search(module: Any, state: Any) -> Iterator[Finding]:
