@@ -84,9 +84,12 @@ class Call:
     time_first: bool = False
     same_length: bool = False  # the source must be as long as x
     scalar: bool = False  # one number for each position
+    square: bool = False  # runs only with as many rows as positions
+    longer: int = 2  # the source than x: lengths that differ tell the two apart
     keeps: bool = False  # takes a padding mask for x
     keeps_source: bool = False
     lone_mask: str = ""  # a mask that fits one row, or as many rows as heads, and no other number
+    counted: frozenset[str] = frozenset()  # sides whose padding can only be at the end
     pad: int | None = None  # an id that the module masks by itself, or that the user named
     pad_inside: bool = False
     special: frozenset[int] = frozenset()
@@ -103,6 +106,17 @@ class Call:
     def has_source(self) -> bool:
         """Whether there is a second sequence."""
         return bool(self.source_names) or (self.user is not None and self.kind == "seq2seq")
+
+    def at_end(self, side: str) -> bool:
+        """Whether it is told how many tokens of a side are real: padding can only follow them."""
+        return side in self.counted or any(
+            s.encoding.shape == "lengths" and s.side == side for s in self.slots
+        )
+
+    def hole(self, side: str, length: int) -> slice:
+        """Two places for padding: in the middle, or at the end where it can only be there."""
+        start = length - 2 if self.at_end(side) else length // 2 - 1
+        return slice(start, start + 2)
 
     def __call__(self, module: Any, batch: Batch, labels: Tensor | None = None, **more: Any) -> Out:
         """Run `module` on a batch."""
@@ -172,7 +186,7 @@ class Call:
         x = self._content(rows, length, self.ids, self.vocab, self.width, generator)
         if not self.has_source:
             return Batch(x)
-        source = length if self.same_length else source or length + 2
+        source = (source or length + 2) if self.longer > 0 else length + self.longer
         return Batch(
             x,
             source=self._content(

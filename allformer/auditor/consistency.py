@@ -140,6 +140,8 @@ def _padding(ctx: Context, left: bool) -> Pair:
         raise NotApplicable("it takes no padding mask")
     if left and ctx.kind != "decoder":
         raise NotApplicable("left padding is for decoders")
+    if left and ctx.call.at_end("x"):
+        raise NotApplicable("it is told lengths: padding can only be on the right")
     batch = ctx.call.batch(2, max(4, ctx.call.length - PADS))
     plain = replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool))
     x, keep = with_padding(ctx, batch.x, left)

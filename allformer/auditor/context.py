@@ -116,6 +116,17 @@ class Context:
             columns.append(torch.tensor(gaps) > TOLERANCE * scale_of(base))
         return torch.stack(columns, 1)
 
+    @property
+    def hides(self) -> bool:
+        """Whether padding of x can be said: by a mask, or by an id that the module masks itself."""
+        return self.call.keeps or (self.call.pad_inside and not self.call.has_source)
+
+    def hidden(self, batch: Batch, keep: Tensor) -> Batch:
+        """The batch with padding where not `keep`."""
+        if self.call.keeps:
+            return replace(batch, keep=keep)
+        return replace(batch, x=batch.x.masked_fill(~keep, self.call.pad or 0))
+
     def positions(self) -> int:
         """The length that is used."""
         return self.one.x.shape[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from allformer.errors import AuditError
 
@@ -27,7 +27,7 @@ def read(raw: Any, rows: int, length: int, time_first: bool = False, scalar: boo
     `scalar` says that there is one number for each position, (B, T), and not one row of numbers
     for each sequence.
     """
-    tensors = floats(raw)
+    tensors = floats(raw) or [t for v in attributes(raw) for t in floats(v)]
     if not tensors:
         raise AuditError(f"the module returned no floating tensor but {describe(raw)}")
     main = named(raw, "logits", "last_hidden_state")
@@ -68,6 +68,14 @@ def flatten(raw: Any) -> list[Tensor]:
     if hasattr(raw, "__dataclass_fields__"):
         return [t for name in raw.__dataclass_fields__ for t in flatten(getattr(raw, name))]
     return []
+
+
+def attributes(raw: Any) -> list[Any]:
+    """What an object holds that is no container: a SimpleNamespace, a class of the user's own."""
+    if isinstance(raw, nn.Module | type) or callable(raw):
+        return []
+    names = [*getattr(raw, "__dict__", {}), *getattr(type(raw), "__slots__", ())]
+    return [getattr(raw, name, None) for name in names]
 
 
 def floats(raw: Any) -> list[Tensor]:

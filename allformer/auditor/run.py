@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from allformer.auditor.alone import alone
 from allformer.auditor.budget import Exhausted
 from allformer.auditor.context import CHECKS, Context, NotApplicable
 from allformer.auditor.infer import infer
-from allformer.auditor.probe import bare, duplicate, guarded, make_loud, part_outputs
+from allformer.auditor.probe import bare, duplicate, guarded, make_loud
 from allformer.auditor.profiles import read_profile
 from allformer.auditor.report import Finding, Report
 from allformer.errors import AuditError
@@ -143,7 +143,7 @@ def _audit_module(
     ctx.eos = eos if eos is not None else config_eos if isinstance(config_eos, int) else None
     report.kind, report.inferred = ctx.kind, ctx.call.notes
     ctx.call.budget.renew()
-    nothing = _all_nan(ctx)
+    nothing = alone(ctx)
     if nothing is not None:
         report.findings, report.notes = [nothing], ["no other check was made"]
         return report
@@ -163,32 +163,6 @@ def _audit_module(
     report.notes += list(dict.fromkeys(ctx.notes))
     report.profile = [f"{p} (named by you)" for p in sorted(profile)] + ctx.found_profile
     return report
-
-
-def _all_nan(ctx: Context) -> Finding | None:
-    """No number comes out, with the user's own weights too: nothing else can be told."""
-    if ctx.kind == "norm" or ctx.call.slots:  # a mask that is given may be what hides everything
-        return None
-    batch = ctx.call.batch(2)
-    if bool(torch.isfinite(ctx.run(batch)).any()):
-        return None
-    out = ctx.run(batch, ctx.quiet)
-    if bool(torch.isfinite(out).any()):
-        return None
-    outs = part_outputs(ctx.quiet, lambda: ctx.run(batch, ctx.quiet))
-    first = next((name for name, o in outs if not bool(torch.isfinite(o).all())), "")
-    if ctx.call.keeps:
-        none = replace(batch, keep=torch.zeros(batch.x.shape[:2], dtype=torch.bool))
-        if bool(torch.isfinite(ctx.run(none, ctx.quiet)).all()):
-            return Finding(
-                "mask.inverted",
-                first,
-                f"a mask that keeps every token makes all {out.numel()} outputs NaN, one that "
-                f"hides every token none: it is read the other way round",
-            )
-    return Finding(
-        "training.nan", first, f"all {out.numel()} outputs are NaN or infinite before any training"
-    )
 
 
 def _one(item: Any, ctx: Context, report: Report) -> None:
@@ -230,6 +204,8 @@ def _context(module: nn.Module, kind: str | None, build: Any, profile: Any, how:
 
         try:
             call, twin = infer(module, loud, kind, **how)
+            if "right-padding" in profile:
+                call.counted = frozenset(["x", "source"])
             return Context(module, twin, call, build, profile)
         except AuditError as error:
             problems.append(error)

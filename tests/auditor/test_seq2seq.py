@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -280,3 +281,91 @@ class BatchFirst(nn.Module):
 def test_rows_that_mix_where_batch_first_is_forgotten(forgotten):
     report = audit(BatchFirst(forgotten), "seq2seq", only=["batch.mixing"])
     assert report.checks == ({"batch.mixing"} if forgotten else set()), report.text()
+
+
+# --- masks that a call function is given --------------------------------------------------------------  # noqa: E501
+
+
+class Told(nn.Module):
+    """A pair whose call function says how many source tokens are real."""
+
+    def __init__(self, odd=""):
+        super().__init__()
+        self.pair, self.odd = Pair("over all" if odd == "over all" else ""), odd
+
+    def forward(self, source, target, lengths):
+        keep = torch.arange(source.shape[1]) < lengths[:, None]
+        if self.odd == "rows":  # each row has its neighbour's length
+            keep = keep.roll(1, 0)
+        return SimpleNamespace(y=self.pair(source, keep, target)["logits"])
+
+
+def counted(module, source, target, source_keep, keep):
+    return module(source, target, source_keep.sum(1)).y
+
+
+def optional(module, source, target, source_keep=None, keep=None):
+    number = torch.full((len(source),), source.shape[1])
+    return module(source, target, number if source_keep is None else source_keep.sum(1)).y
+
+
+@pytest.mark.parametrize("call", [counted, optional])
+def test_a_call_function_may_count_the_mask(call):
+    report = audit(Told(), "seq2seq", vocab=V, call=call)
+    assert report.ok, report.text()
+    assert {"padding.ignored", "cross.mask"} <= set(report.passed)
+    for odd, check in (("over all", "cross.mask"), ("rows", "batch.mixing")):
+        report = audit(Told(odd), "seq2seq", vocab=V, call=call)
+        assert report.findings[0].check == check, report.text()
+
+
+class Narrow(Pair):
+    """One triangle, made for the target, cut to the source's length: it must not be longer."""
+
+    def forward(self, src, tgt):
+        n, s = tgt.shape[1], src.shape[1]
+        own = torch.ones(1, 1, n, n, dtype=torch.bool).tril()
+        over = own[..., :s] if self.odd == "triangle" else torch.ones_like(own)[..., :1]
+        memory, x = self.start(src, None), self.start(tgt, None)
+        for layer in self.reads:
+            memory = layer(memory, torch.ones(1, 1, 1, s, dtype=torch.bool))
+        for layer in self.writes:
+            x = layer(x, own, memory, over)
+        return self.head(x)
+
+
+def test_a_triangle_over_a_source_that_must_not_be_longer():
+    report = audit(Narrow("triangle"), "seq2seq")
+    assert report.findings[0].check == "cross.mask", report.text()
+    assert any("must not be longer" in line for line in report.inferred)
+    assert audit(Narrow(), "seq2seq").ok
+
+
+class OpenAlone(Pair):
+    """Causal only if it is given a mask of the target, as when it is called with inputs."""
+
+    def forward(
+        self, input_ids, attention_mask=None, decoder_input_ids=None, decoder_attention_mask=None,
+        labels=None,
+    ):  # fmt: skip
+        if decoder_input_ids is None:
+            shift = 1 if self.odd == "" else 2
+            decoder_input_ids = F.pad(labels[:, :-shift], (shift, 0))
+        keep = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        n = decoder_input_ids.shape[1]
+        own = torch.ones(1, 1, n, n, dtype=torch.bool)
+        if decoder_attention_mask is not None:
+            own = own.tril() & decoder_attention_mask.bool()[:, None, None]
+        over = keep.bool()[:, None, None]
+        memory, x = self.start(input_ids, None), self.start(decoder_input_ids, None)
+        for layer in self.reads:
+            memory = layer(memory, over)
+        for layer in self.writes:
+            x = layer(x, own, memory, over)
+        return {"logits": self.head(x)}
+
+
+def test_labels_alone_are_read_with_the_masks_of_the_target():
+    assert audit(OpenAlone(), "seq2seq", only=["loss.shift"]).ok
+    late = audit(OpenAlone("late"), "seq2seq", only=["loss.shift"])
+    assert "shifted wrongly" in late.findings[0].evidence

@@ -20,35 +20,31 @@ def _heads(ctx: Context) -> int:
 
 @check("batch.mixing", kinds=PARTS)
 def mixing(ctx: Context) -> Iterator[Finding]:
-    """Change row j: row i stays; with all sizes distinct and with as many rows as heads or positions."""  # noqa: E501
+    """Change row j and its mask: row i stays; with all sizes distinct and with as many rows as heads or positions."""  # noqa: E501
     length = ctx.positions()
     sizes = [3 if _heads(ctx) != 3 else 5, max(2, _heads(ctx)), length]
     if sum(p.numel() for p in ctx.loud.parameters()) > 3_000_000:
         sizes.pop()  # as many rows as positions: only where that is cheap
     for rows in dict.fromkeys(sizes):
         batch = ctx.call.batch(rows)
-        keep = None
-        if ctx.call.keeps:  # with padding, so that a mask that is broadcast wrongly shows
-            keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
-            keep[1:, -2:] = False
-            batch = replace(batch, keep=keep)
+        batch = replace(batch, **_padded(ctx, batch, 2))
+        masks = _padded(ctx, batch, 3)
         try:
             base = ctx.run(batch)
         except Exception as error:
             if rows == 1:
                 raise NotApplicable(f"a batch of {rows} rows: {error}") from error
-            if ctx.call.keeps and keep is not None:
-                batch = replace(batch, keep=None)
-                base = ctx.run(batch)
-            else:
+            if not masks:
                 raise
+            batch, masks = replace(batch, keep=None, source_keep=None), {}
+            base = ctx.run(batch)
         x = batch.x.clone()
         x[1] = ctx.call.other(x)[1]
         source = batch.source
         if source is not None:
             source = source.clone()
             source[1] = ctx.call.other(source)[1]
-        moved = ctx.run(replace(batch, x=x, source=source))
+        moved = ctx.run(replace(batch, x=x, source=source, **masks))
         real = [i for i in range(rows) if i != 1]
         gap = [distance(moved[i], base[i]) for i in real]
         worst = max(gap)
@@ -110,6 +106,20 @@ def _marked(ctx: Context, batch: Batch, side: str) -> tuple[Batch, Batch] | None
         return None
     ids = content.masked_fill(~cut, ctx.call.pad)
     return batch, replace(batch, **{side: ids})
+
+
+def _padded(ctx: Context, batch: Batch, number: int) -> dict[str, torch.Tensor]:
+    """Masks with so much padding in row 1, so that one that is broadcast wrongly shows."""
+    found = {}
+    for name, given, content in (
+        ("keep", ctx.call.keeps, batch.x),
+        ("source_keep", ctx.call.keeps_source, batch.source),
+    ):
+        if given and content is not None:
+            found[name] = torch.ones(content.shape[:2], dtype=torch.bool)
+            found[name][1:, -2:] = False
+            found[name][1, -number:] = False
+    return found
 
 
 @check("positions.batch_axis", kinds=PARTS)

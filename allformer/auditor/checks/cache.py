@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,36 +15,68 @@ from allformer.auditor.infer import OFFSETS
 from allformer.auditor.outputs import floats, named
 from allformer.auditor.probe import distance, duplicate, scale_of
 from allformer.auditor.report import Finding
+from allformer.auditor.states import fresh, holder_of, mark, movers, tensors
 
 SPLIT = 5
+LIMIT = 1e-5  # of the outputs' size
 
 
 def cached_outputs(ctx: Context) -> tuple[Tensor, Tensor]:
-    """(the logits of the last positions, all at once; the same, one by one with a cache)."""
+    """(the logits of the last positions, all at once; the same, one by one with a cache).
+
+    A cache may be begun and fed in several ways: if one of them agrees, that was meant.
+    """
     names = parameters(ctx.module)
-    holder = next((n for n in names if "past" in n or ("cache" in n and "use" not in n
-                   and n != "cache_position")), "")  # fmt: skip
+    holder = holder_of(ctx.module)
     start = next((n for n in OFFSETS if n in names), "")
     if ctx.call.user is not None or not (holder or start):
         raise NotApplicable("it takes no cache")
     if ctx.kind == "seq2seq" and holder and "past" not in holder:
         raise NotApplicable("its cache is not an argument of forward")
-    twin = duplicate(ctx.loud).eval()
     batch = ctx.call.batch(2)
-    with torch.no_grad():
-        whole = ctx.call(twin, batch).main
-        pieces = _steps(ctx, duplicate(ctx.loud).eval(), batch, holder, start)
-    return whole[:, -pieces.shape[1] :], pieces
+    whole = ctx.run(batch, duplicate(ctx.loud).eval())
+    found: Tensor | None = None
+    reason: Exception | None = None
+    for begin in fresh(ctx, duplicate(ctx.loud).eval(), holder):
+        for how in _manners(begin, holder):
+            try:
+                pieces = _steps(ctx, batch, begin(), holder, start, **how)
+                if begin() is not None:
+                    _must_remember(ctx, batch, pieces, begin(), holder, start, how)
+            except Exception as error:
+                reason = reason or error
+                continue
+            last = whole[:, -pieces.shape[1] :]
+            if last.shape == pieces.shape and distance(pieces, last) <= LIMIT * scale_of(whole):
+                return last, pieces
+            if found is None or how["prefix"]:  # given all that was read, it gave the new alone
+                found = pieces
+        if found is not None:
+            return whole[:, -found.shape[1] :], found
+    assert reason is not None
+    raise reason
 
 
-def _steps(ctx: Context, twin: Any, batch: Batch, holder: str, start: str) -> Tensor:
-    names = parameters(ctx.module)
+def _manners(begin: Any, holder: str) -> Iterator[dict[str, Any]]:
+    """How a cache may be fed: new tokens or all, and what is called on it after each step."""
+    yield {"prefix": False, "after": ""}
+    if holder:
+        yield {"prefix": True, "after": ""}
+        for name in movers(begin):
+            yield {"prefix": False, "after": name}
+
+
+def _steps(
+    ctx: Context, batch: Batch, state: Any, holder: str, start: str, prefix: bool, after: str
+) -> Tensor:
+    """The new logits of each step; with `prefix` all tokens up to the new ones are given."""
+    names, twin = parameters(ctx.module), duplicate(ctx.loud).eval()
     n = batch.x.shape[1]
     out: list[Tensor] = []
-    state = _fresh(ctx, twin, holder)
     cuts = [(0, SPLIT), *((t, t + 1) for t in range(SPLIT, n))]
     for a, b in cuts:
-        arguments = ctx.call.arguments(Batch(batch.x[:, a:b], source=batch.source))
+        x = batch.x[:, 0 if prefix else a : b]
+        arguments = ctx.call.arguments(Batch(x, source=batch.source))
         for slot in ctx.call.slots:
             if slot.causal:
                 raise NotApplicable("its causal mask is given from outside")
@@ -55,30 +88,31 @@ def _steps(ctx: Context, twin: Any, batch: Batch, holder: str, start: str) -> Te
             arguments[holder] = state
         if start:
             arguments[start] = a
-        with ctx.call.manner():
+        before = mark(state)
+        with torch.no_grad(), ctx.call.manner():
             raw = twin(**arguments)
-        length = b - a
-        main = _logits(raw, batch.x.shape[0], length)
+        main = _logits(raw, batch.x.shape[0], b - a)
         if main is None:
             raise NotApplicable("with a cache the output has another form")
         out.append(main)
-        if holder:
-            state = _next_state(raw, holder, state)
+        if holder and mark(state) == before:  # not changed in place
+            state = _next_state(raw, holder)
             if state is None:
                 raise NotApplicable("it returns no cache to go on with")
+        if after:
+            getattr(state, after)()
     return torch.cat(out, 1)
 
 
-def _fresh(ctx: Context, twin: Any, holder: str) -> Any:
-    """An empty cache: ours is made from the number of layers; others begin with None."""
-    if not holder:
-        return None
-    annotation = str(parameters(ctx.module)[holder].annotation)
-    if type(twin).__module__.startswith("allformer.") and "Cache" in annotation:
-        from allformer.core.cache import Cache
-
-        return Cache(len(twin.config.decoder.blocks))
-    return None
+def _must_remember(
+    ctx: Context, batch: Batch, pieces: Tensor, state: Any, holder: str, start: str, how: Any
+) -> None:
+    """What we put in the cache's place is one only if later steps depend on earlier tokens."""
+    x = batch.x.clone()
+    x[:, :SPLIT] = ctx.call.other(x)[:, :SPLIT]
+    moved = _steps(ctx, replace(batch, x=x), state, holder, start, **how)
+    if not ctx.moved(moved[:, -1], pieces[:, -1], pieces):
+        raise NotApplicable("no cache could be made that it remembers by")
 
 
 def _logits(raw: Any, rows: int, length: int) -> Tensor | None:
@@ -88,16 +122,15 @@ def _logits(raw: Any, rows: int, length: int) -> Tensor | None:
     return None
 
 
-def _next_state(raw: Any, holder: str, state: Any) -> Any:
-    if isinstance(raw, dict) or hasattr(raw, holder):
-        value = raw.get(holder) if isinstance(raw, dict) else getattr(raw, holder)
-        if value is not None:
-            return value
-    if isinstance(raw, tuple | list):
-        rest = [r for r in raw[1:] if r is not None and not (isinstance(r, Tensor) and r.ndim == 0)]
-        if rest:
-            return rest[-1]
-    return state  # changed in place
+def _next_state(raw: Any, holder: str) -> Any:
+    """The cache among what was returned."""
+    if isinstance(raw, tuple | list) and not hasattr(raw, holder):
+        rest = [r for r in raw[1:] if not (isinstance(r, Tensor) and r.ndim == 0) and tensors(r)]
+        return rest[-1] if rest else None
+    inside = raw if isinstance(raw, dict) else getattr(raw, "__dict__", {})
+    names = [holder, *(n for n in inside if "past" in n or "cache" in n)]
+    values = (inside.get(n) if n in inside else getattr(raw, n, None) for n in names)
+    return next((v for v in values if tensors(v)), None)
 
 
 @check("cache.mismatch", kinds=("decoder", "seq2seq"))
@@ -116,8 +149,8 @@ def cache(ctx: Context) -> Iterator[Finding]:
         raise NotApplicable("cached and uncached outputs have different shapes")
     gaps = [distance(pieces[:, t], whole[:, t]) for t in range(whole.shape[1])]
     worst = max(gaps)
-    if worst > 1e-5 * scale_of(whole):
-        first = next(t for t, g in enumerate(gaps) if g > 1e-5 * scale_of(whole))
+    if worst > LIMIT * scale_of(whole):
+        first = next(t for t, g in enumerate(gaps) if g > LIMIT * scale_of(whole))
         yield Finding(
             "cache.mismatch",
             "",

@@ -68,9 +68,9 @@ def finite_value(site: Site) -> float | None:
     Not a huge one: what leaks past that leaks for another reason.
     """
     found = constant(site)
-    if found is not None and found.value > SMALL and _causal(found):
-        if not found.added or found.value < -0.5:
-            return found.value
+    small = found is not None and found.value > SMALL and (not found.added or found.value < -0.5)
+    if found is not None and small and _causal(found):
+        return found.value
     if site.softmax_in is None or site.softmax_in.shape[-1] != site.softmax_in.shape[-2]:
         return None
     given = _apart(site, site.softmax_in).double()  # a soft cap after the mask: −20 everywhere

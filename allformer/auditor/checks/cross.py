@@ -177,12 +177,17 @@ def triangle(ctx: Context) -> Iterator[Finding]:
                 "target t reads the source up to t, in the encoder too: simultaneous translation"
             )
             return
+        none = ""
+        if keys > queries + ahead:
+            none = (
+                f", and the last {keys - queries - ahead} source tokens are looked at by none of "
+                f"{queries} targets"
+            )
         yield Finding(
             "cross.mask",
             site.where,
             f"target position t looks at source positions up to t{ahead:+d} only: "
-            f"{int(look.sum())} of {look.numel()} pairs, and the last {keys - queries - ahead} "
-            f"source tokens are looked at by none of {queries} targets, though the encoder reads "
-            f"the whole source",
+            f"{int(look.sum())} of {look.numel()} pairs{none}, though the encoder reads the whole "
+            f"source",
         )
         return

@@ -27,25 +27,29 @@ def _looks(ctx: Context, batch: Batch, keep: Tensor) -> float:
 @check("positions.left_padding", kinds=("decoder", "seq2seq"))
 def left(ctx: Context) -> Iterator[Finding]:
     """A prompt padded on the left gives the logits that it gives alone."""
-    if not ctx.call.keeps or not ctx.call.ids:
+    if not ctx.hides or not ctx.call.ids:
         raise NotApplicable("it takes no padding mask")
     if "right-padding" in ctx.profile:
         raise NotApplicable("profile: padding is always on the right")
-    score = padding_influence(ctx.call, ctx.loud, "x")
-    if score is None or score > 1e-6:
-        raise NotApplicable("padding is seen at all: mend that first")
-    if nothing_hidden(ctx):
-        raise NotApplicable("the mask is read in two ways: mend that first")
+    if ctx.call.at_end("x"):
+        raise NotApplicable("it is told lengths: padding can only be on the right")
+    if ctx.call.keeps:
+        score = padding_influence(ctx.call, ctx.loud, "x")
+        if score is None or score > 1e-6:
+            raise NotApplicable("padding is seen at all: mend that first")
+        if nothing_hidden(ctx):
+            raise NotApplicable("the mask is read in two ways: mend that first")
     batch = room(ctx)
-    base = ctx.run(replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool)))
+    base = ctx.run(ctx.hidden(batch, torch.ones(batch.x.shape[:2], dtype=torch.bool)))
     if base.ndim != 3:
         raise NotApplicable("the output has no position axis")
     x, keep = with_padding(ctx, batch.x, left=True)
-    real = ctx.run(replace(batch, x=x, keep=keep))[:, PADS:]
+    padded = ctx.hidden(replace(batch, x=x), keep)
+    real = ctx.run(padded)[:, PADS:]
     if not bool(torch.isfinite(real).all()):
         raise NotApplicable("left padding gives NaN: see mask.blind_rows")
     if ctx.moved(real, base):
-        looks = _looks(ctx, replace(batch, x=x, keep=keep), keep)
+        looks = _looks(ctx, padded, keep)
         if looks > 1e-6:  # nothing of it is in the values, but it takes weight
             yield Finding(
                 "padding.ignored",

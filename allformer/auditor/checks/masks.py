@@ -74,7 +74,7 @@ def _hidden(ctx: Context) -> Iterator[tuple[str, Batch, Batch, slice | Tensor]]:
             yield f"changing the tokens from {cut} on", batch, replace(batch, x=x), slice(0, cut)
     if ctx.call.keeps:
         keep = torch.ones(1, n, dtype=torch.bool)
-        keep[:, n // 2 : n // 2 + 2] = False
+        keep[:, ctx.call.hole("x", n)] = False
         hidden = replace(batch, keep=keep)
         where = ~keep[..., None] if batch.x.is_floating_point() else ~keep
         changed = replace(hidden, x=torch.where(where, other, batch.x))
@@ -97,12 +97,12 @@ def _value(ctx: Context, sites: list[Site]) -> tuple[str, float]:
 @check("mask.blind_rows", kinds=PARTS)
 def blind_rows(ctx: Context) -> Iterator[Finding]:
     """Padding on the left of a causal model: its first rows see nothing. All must stay finite."""
-    if not ctx.call.keeps:
+    if not ctx.hides:
         raise NotApplicable("it takes no padding mask")
     batch = ctx.call.batch(3)
     keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
     keep[0, :3] = False
-    batch = replace(batch, keep=keep)
+    batch = ctx.hidden(batch, keep)
     out, grads = _with_gradient(ctx, batch, keep)
     if ctx.kind != "decoder" and not _meant_for_the_left(ctx):
         # the textbook's formula: worth a note where nobody pads on the left
@@ -178,8 +178,8 @@ def _all_padding(ctx: Context, batch: Batch, keep: Tensor) -> None:
     keep = keep.clone()
     keep[1] = False
     try:
-        main = ctx.run(replace(batch, keep=keep))
-        _, grads = _with_gradient(ctx, replace(batch, keep=keep), keep)
+        main = ctx.run(ctx.hidden(batch, keep))
+        _, grads = _with_gradient(ctx, ctx.hidden(batch, keep), keep)
     except Exception as error:
         ctx.notes.append(f"a row of nothing but padding raises {type(error).__name__}: {error}")
         return

@@ -66,7 +66,7 @@ def _by_mask(ctx: Context) -> Iterator[Finding]:
     batch = ctx.call.batch(1)
     n = batch.x.shape[1]
     keep = torch.ones(1, n, dtype=torch.bool)
-    keep[:, n // 2 : n // 2 + 2] = False
+    keep[:, ctx.call.hole("x", n)] = False
     seen, _ = ctx.watch(replace(batch, keep=keep))
     sites = [s for s in seen.sites if s.weights is not None and s.weights.shape[1:] == (n, n)]
     columns = [float(s.weights[:, keep[0]][:, :, ~keep[0]].max()) for s in sites]  # type: ignore[index]

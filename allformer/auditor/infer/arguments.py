@@ -32,7 +32,7 @@ def is_lengths(name: str) -> bool:
     words = name.split("_")
     if name in OFFSETS or not words or {"max", "min", "past", "use"} & set(words):
         return False
-    if words[-1] in ("lens", "lengths"):
+    if words[-1].endswith("lens") or words[-1] == "lengths":  # ilens: of the inputs
         return True
     return words[-1] in ("len", "length") and len(words) > 1
 

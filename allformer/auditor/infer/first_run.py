@@ -23,6 +23,8 @@ def first_run(plan: Call, module: nn.Module, twin: Any, width: int | None) -> No
     if _search(plan, module, twin, width) or _other_layouts(plan, module, twin, width):
         plan.tried.clear()
         return
+    if plan.user is None and _square(plan, module, twin, width):
+        return
     reasons = "; ".join(plan.tried[:3]) or "nothing could be tried: give vocab= or width="
     raise AuditError(
         f"the module could not be called ({plan.style}; {reasons}). Say how: "
@@ -31,18 +33,32 @@ def first_run(plan: Call, module: nn.Module, twin: Any, width: int | None) -> No
 
 
 def _other_layouts(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool:
-    """Two sequences of unequal length fit only (T, B) modules, or only if they are equal."""
+    """Two sequences fit only if they come as (T, B), or only if the source is not the longer."""
     if not plan.has_source or plan.user is not None or type(module) in STOCK:
         return False
     plan.time_first = True
     if _search(plan, module, twin, width) and not _positions_by_row(plan, twin):
         plan.notes.append("the two sequences fit only if they come as (T, B)")
         return True
-    plan.time_first, plan.same_length, plan.slots = False, True, []
+    plan.time_first, plan.slots = False, []
+    for longer, said in ((-2, "the source must not be longer than the target"),
+                         (0, "the two sequences must be of one length")):  # fmt: skip
+        plan.longer = longer
+        if _search(plan, module, twin, width):
+            plan.notes.append(said)
+            return True
+    plan.longer = 2
+    return False
+
+
+def _square(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool:
+    """As many rows as positions: what else fits a module that attends along the rows?"""
+    before = plan.slots, plan.longer
+    plan.square, plan.slots, plan.longer = True, [], 0
     if _search(plan, module, twin, width):
-        plan.notes.append("the two sequences must be of one length")
+        plan.notes.append("it runs only with as many rows as positions")
         return True
-    plan.same_length = False
+    plan.square, (plan.slots, plan.longer) = False, before
     return False
 
 
@@ -74,7 +90,8 @@ def _search(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool
             for fill in _fills(needed, plan):
                 for length in LENGTHS if ids else LENGTHS[:3]:
                     trial = replace(plan, slots=[*plan.slots, *fill], length=length)
-                    if attempt(trial, twin, trial.batch(3)) is not None:
+                    rows = length if plan.square else 3
+                    if attempt(trial, twin, trial.batch(rows)) is not None:
                         plan.slots, plan.length = trial.slots, length
                         return True
     return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from allformer.auditor.infer.masks import mask_slots
 from allformer.auditor.infer.output import last_only, one_number, probabilities, time_axis
 from allformer.auditor.infer.stock import STOCK, stock
 from allformer.auditor.infer.tokens import pad_inside, special_ids
+from allformer.auditor.infer.user import by_user, user_masks
 from allformer.auditor.infer.vocab import config_vocab, likely, sharpen, table_sizes
 
 
@@ -41,10 +41,13 @@ def infer(
     twin = loud(frozenset([plan.vocab] if plan.vocab else []))
     plan.dtype = next((p.dtype for p in twin.parameters() if p.is_floating_point()), torch.float64)
     if call is not None:
-        _user(plan, call)
+        by_user(plan, call)
     elif not stock(plan, module):
         roles(plan, module)
     first_run(plan, module, twin, width)
+    if plan.square:
+        _say(plan, kind)
+        return plan, twin
     if plan.ids and not known:
         sharpen(plan, twin, tables)
     one_number(plan, twin)
@@ -57,21 +60,10 @@ def infer(
     if call is None:
         mask_slots(plan, module, twin)
     else:
-        plan.keeps = plan.user_arity > (4 if plan.kind == "seq2seq" else 2)
-        plan.keeps_source = plan.kind == "seq2seq" and plan.user_arity > 3
+        user_masks(plan, twin)
     pad_inside(plan, module, twin, pad)
     _say(plan, kind)
     return plan, twin
-
-
-def _user(plan: Call, call: Callable[..., Any]) -> None:
-    """The user's function says how: only how many arguments it takes is asked."""
-    takes = inspect.signature(call).parameters.values()
-    needed = [p for p in takes if p.kind.value < 2 and p.default is p.empty]
-    plan.user, plan.user_arity = call, max(1, len(needed))
-    if any(p.kind.name == "VAR_POSITIONAL" for p in takes):
-        plan.user_arity = 3 if plan.kind == "seq2seq" else 2
-    plan.style = f"your call function, with {plan.user_arity} arguments"
 
 
 def _say(plan: Call, said: str | None) -> None:

@@ -37,10 +37,7 @@ def padding_influence(plan: Call, twin: Any, side: str, rows: int = 3) -> float 
     content = batch.x if side == "x" else batch.source
     assert content is not None
     keep = torch.ones(content.shape[:2], dtype=torch.bool)
-    middle = content.shape[1] // 2
-    if any(s.encoding.shape == "lengths" for s in plan.slots):
-        middle = content.shape[1] - 1  # lengths can only say that the end is padding
-    keep[:, middle - 1 : middle + 1] = False
+    keep[:, plan.hole(side, content.shape[1])] = False
     other = plan.other(content)
 
     def run(same: Tensor) -> Tensor | None:
