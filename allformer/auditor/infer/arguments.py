@@ -24,7 +24,8 @@ def is_mask(name: str) -> bool:
     """Whether an argument says what is padding, or who sees whom."""
     if "mask" in name or name in ("keep", "valid") or is_lengths(name):
         return True
-    return "pad" in name and "idx" not in name and "id" not in name.split("_")
+    words = name.split("_")  # padded_input is an input, pad_id a number
+    return "pad" in name and not {"padded", "id", "idx"} & set(words) and "idx" not in name
 
 
 def is_lengths(name: str) -> bool:
