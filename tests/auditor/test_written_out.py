@@ -17,6 +17,7 @@ NORMS = {
     "layer": (lambda x: (x - x.mean(-1, True)) * (x.var(-1, False, True) + 1e-5).rsqrt(), ""),
     "rms": (lambda x: x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt(), ""),
     "beside": (lambda x: (x - x.mean(-1, True)) / (x.std(-1, False, True) + 1e-6), ""),
+    "fp32": (lambda x: x * ((300 * x).float().pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt(), ""),
     "unit length": (lambda x: x / x.norm(dim=-1, keepdim=True), ""),
     "largest": (lambda x: x / x.abs().amax(-1, keepdim=True), ""),
     "unbiased": (lambda x: (x - x.mean(-1, True)) / (x.std(-1, keepdim=True) + 1e-2),

@@ -45,8 +45,8 @@ def _judge(where: str, by: Tensor, v: Tensor, n: int) -> Finding | bool | None:
     epsilon = [
         e for e in (_rest(by.square() - v, by.square()), _rest(by - v.sqrt(), by)) if e is not None
     ]
-    if epsilon and epsilon[0] <= LARGE:
-        return True
+    if epsilon and epsilon[0] <= max(LARGE, 10 * SAME * float(by.square().max())):
+        return True  # small, or not to be told from rounding
     if epsilon:
         at = float(v.mean())
         return Finding(
