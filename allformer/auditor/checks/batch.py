@@ -102,7 +102,7 @@ def _marked(ctx: Context, batch: Batch, side: str) -> tuple[Batch, Batch] | None
     if ctx.call.keeps if side == "x" else ctx.call.keeps_source:
         name = "keep" if side == "x" else "source_keep"
         return replace(batch, **{name: keep}), replace(batch, **{name: cut})
-    if not ctx.call.pad_inside or ctx.call.pad is None:
+    if not ctx.call.ids or ctx.call.pad is None:
         return None
     ids = content.masked_fill(~cut, ctx.call.pad)
     return batch, replace(batch, **{side: ids})
