@@ -137,9 +137,10 @@ Result = Iterator[Finding] | None
 
 @dataclass(frozen=True)
 class Check:
-    """A function that yields findings; `ids` are what it can find."""
+    """A function that yields findings; `ids` are what it decides, `also` what else it can name."""
 
     ids: tuple[str, ...]
+    also: tuple[str, ...]
     kinds: frozenset[str]
     function: Callable[[Context], Any]
 
@@ -148,11 +149,13 @@ CHECKS: list[Check] = []
 PARTS = (*MODELS, "attention", "block")
 
 
-def check(*ids: str, kinds: tuple[str, ...] = MODELS) -> Callable[[Any], Any]:
+def check(
+    *ids: str, kinds: tuple[str, ...] = MODELS, also: tuple[str, ...] = ()
+) -> Callable[[Any], Any]:
     """Register a check."""
 
     def register(function: Any) -> Any:
-        CHECKS.append(Check(ids, frozenset(kinds), function))
+        CHECKS.append(Check(ids, also, frozenset(kinds), function))
         return function
 
     return register

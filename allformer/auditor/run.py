@@ -148,7 +148,8 @@ def _audit_module(
         report.findings, report.notes = [nothing], ["no other check was made"]
         return report
     chosen = [
-        c for c in CHECKS if ctx.kind in c.kinds and (not only or any(i in only for i in c.ids))
+        c for c in CHECKS
+        if ctx.kind in c.kinds and (not only or any(i in only for i in c.ids + c.also))
     ]  # fmt: skip
     chosen.sort(key=lambda c: ORDER.index(c.function.__module__.rpartition(".")[2]))
     for number, item in enumerate(chosen):

@@ -41,8 +41,9 @@ def room(ctx: Context, side: str = "x") -> Batch:
 
 
 @check(
-    "padding.ignored", "padding.query_axis", "mask.inverted", "positions.left_padding", kinds=PARTS
-)
+    "padding.ignored", "padding.query_axis", kinds=PARTS,
+    also=("mask.inverted", "positions.left_padding"),
+)  # fmt: skip
 def content(ctx: Context) -> Iterator[Finding]:
     """Content under the mask must not matter; neither must padding on the right of an encoder."""
     if ctx.call.keeps:
