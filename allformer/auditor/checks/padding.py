@@ -40,9 +40,6 @@ def room(ctx: Context, side: str = "x") -> Batch:
     return ctx.call.batch(2, max(4, ctx.call.length - PADS))
 
 
-@check(
-    "padding.ignored", "padding.query_axis", "mask.inverted", "positions.left_padding", kinds=PARTS
-)
 def content(ctx: Context) -> Iterator[Finding]:
     """Content under the mask must not matter; neither must padding on the right of an encoder."""
     if ctx.call.keeps:
@@ -54,6 +51,11 @@ def content(ctx: Context) -> Iterator[Finding]:
     if ctx.call.pad is None:
         raise NotApplicable("it takes no padding mask and names no padding id (give pad=)")
     raise NotApplicable("it takes no padding mask; a causal model needs none for right padding")
+
+
+CONTENT = ("padding.ignored", "padding.query_axis", "mask.inverted")
+check(*CONTENT, kinds=tuple(k for k in PARTS if k != "decoder"))(content)
+check(*CONTENT, "positions.left_padding", kinds=("decoder",))(content)
 
 
 def _by_mask(ctx: Context) -> Iterator[Finding]:
