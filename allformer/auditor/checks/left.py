@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from allformer.auditor.calls import Batch
-from allformer.auditor.checks.padding import PADS, nothing_hidden, room, with_padding
+from allformer.auditor.checks.padding import (
+    PADS,
+    counted_from_the_end,
+    nothing_hidden,
+    room,
+    with_padding,
+)
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.infer import padding_influence
 from allformer.auditor.probe import distance, scale_of
@@ -29,8 +35,6 @@ def left(ctx: Context) -> Iterator[Finding]:
     """A prompt padded on the left gives the logits that it gives alone."""
     if not ctx.hides or not ctx.call.ids:
         raise NotApplicable("it takes no padding mask")
-    if "right-padding" in ctx.profile:
-        raise NotApplicable("profile: padding is always on the right")
     if ctx.call.at_end("x"):
         raise NotApplicable("it is told lengths: padding can only be on the right")
     if ctx.call.keeps:
@@ -39,6 +43,11 @@ def left(ctx: Context) -> Iterator[Finding]:
             raise NotApplicable("padding is seen at all: mend that first")
         if nothing_hidden(ctx):
             raise NotApplicable("the mask is read in two ways: mend that first")
+    if words := counted_from_the_end(ctx):
+        yield Finding("positions.left_padding", "", words)
+        return
+    if "right-padding" in ctx.profile:
+        raise NotApplicable("profile: padding is always on the right")
     batch = room(ctx)
     base = ctx.run(ctx.hidden(batch, torch.ones(batch.x.shape[:2], dtype=torch.bool)))
     if base.ndim != 3:

@@ -40,10 +40,7 @@ def room(ctx: Context, side: str = "x") -> Batch:
     return ctx.call.batch(2, max(4, ctx.call.length - PADS))
 
 
-@check(
-    "padding.ignored", "padding.query_axis", kinds=PARTS,
-    also=("mask.inverted", "positions.left_padding"),
-)  # fmt: skip
+@check("padding.ignored", "padding.query_axis", kinds=PARTS, also=("mask.inverted",))
 def content(ctx: Context) -> Iterator[Finding]:
     """Content under the mask must not matter; neither must padding on the right of an encoder."""
     if ctx.call.keeps:
@@ -149,22 +146,8 @@ def query_rows(site: Site, keep: Tensor) -> bool:
 
 def _amount(ctx: Context) -> Iterator[Finding]:
     """Padding on the right of anything but a fixed-length model changes no real output."""
-    batch = room(ctx)
-    base = ctx.run(replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool)))
-    x, keep = with_padding(ctx, batch.x, left=False)
-    out = ctx.run(replace(batch, x=x, keep=keep))
-    real = out[:, : batch.x.shape[1]] if out.ndim == 3 else out
-    if not ctx.moved(real, base):
-        return
-    if ctx.kind == "decoder" and ctx.call.ids and _moved_before(ctx, batch, x, keep):
-        yield Finding(
-            "positions.left_padding",
-            "",
-            f"{PADS} masked tokens on the right move real outputs by {distance(real, base):.3g} "
-            f"(size {scale_of(base):.3g}); the scores of the first attention move already, and "
-            f"their content is not seen: positions follow the padded length, not the real tokens",
-        )
-    else:
+    *_, real, base = _on_the_right(ctx)
+    if ctx.moved(real, base) and not counted_from_the_end(ctx):
         yield Finding(
             "padding.ignored",
             "",
@@ -173,16 +156,38 @@ def _amount(ctx: Context) -> Iterator[Finding]:
         )
 
 
-def _moved_before(ctx: Context, batch: Batch, x: Tensor, keep: Tensor) -> bool:
-    """Whether the products of queries and keys of real tokens change in the first attention."""
-    n = batch.x.shape[1]
-    whole = replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool))
-    sites = [ctx.watch(b)[0].sites for b in (whole, replace(batch, x=x, keep=keep))]
-    if not all(sites) or sites[0][0].q.shape[1] != n or sites[1][0].q.shape[1] != x.shape[1]:
-        return False
-    alone, padded = (s[0] for s in sites)
-    # relative positions that turn with the place move both, and their products not
-    return ctx.moved(padded.scores[:, :n, :n], alone.scores)
+def _on_the_right(ctx: Context) -> tuple[Batch, Batch, Tensor, Tensor]:
+    """A batch, the same padded, and the outputs of its real positions: padded, and as it is."""
+    batch = room(ctx)
+    whole = ctx.hidden(batch, torch.ones(batch.x.shape[:2], dtype=torch.bool))
+    x, keep = with_padding(ctx, batch.x, left=False)
+    padded = ctx.hidden(replace(batch, x=x), keep)
+    base, out = ctx.run(whole), ctx.run(padded)
+    real = out[:, : batch.x.shape[1]] if out.ndim == 3 else out
+    return whole, padded, real, base
+
+
+def counted_from_the_end(ctx: Context) -> str:
+    """Padding on the right that nobody looks at moves the scores of the first attention: how much.
+
+    The products of queries and keys: positions that turn both alike leave them as they are.
+    """
+    if ctx.kind != "decoder" or not ctx.call.ids:
+        return ""
+    whole, longer, real, base = _on_the_right(ctx)
+    n, m = whole.x.shape[1], longer.x.shape[1]
+    if not ctx.moved(real, base):
+        return ""
+    alone, padded = (ctx.watch(batch)[0].sites[:1] for batch in (whole, longer))
+    if not alone or not padded or (alone[0].q.shape[1], padded[0].q.shape[1]) != (n, m):
+        return ""
+    if not ctx.moved(padded[0].scores[:, :n, :n], alone[0].scores):
+        return ""
+    return (
+        f"{PADS} masked tokens on the right move real outputs by {distance(real, base):.3g} (size "
+        f"{scale_of(base):.3g}); their content is not seen, and the scores of the first attention "
+        f"move already: positions follow the padded length, not the real tokens"
+    )
 
 
 def _by_id(ctx: Context) -> Iterator[Finding]:
