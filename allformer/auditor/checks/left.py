@@ -35,8 +35,6 @@ def left(ctx: Context) -> Iterator[Finding]:
     """A prompt padded on the left gives the logits that it gives alone."""
     if not ctx.hides or not ctx.call.ids:
         raise NotApplicable("it takes no padding mask")
-    if ctx.call.at_end("x"):
-        raise NotApplicable("it is told lengths: padding can only be on the right")
     if ctx.call.keeps:
         score = padding_influence(ctx.call, ctx.loud, "x")
         if score is None or score > 1e-6:
@@ -46,6 +44,8 @@ def left(ctx: Context) -> Iterator[Finding]:
     if words := counted_from_the_end(ctx):
         yield Finding("positions.left_padding", "", words)
         return
+    if ctx.call.at_end("x"):
+        raise NotApplicable("it is told lengths: padding can only be on the right")
     if "right-padding" in ctx.profile:
         raise NotApplicable("profile: padding is always on the right")
     batch = room(ctx)
