@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -43,6 +43,14 @@ class Batch:
     def inputs(self) -> list[Tensor]:
         """x, and the source if there is one."""
         return [self.x] if self.source is None else [self.x, self.source]
+
+    def content(self, side: str) -> Tensor | None:
+        """What is on a side, "x" or "source"."""
+        return self.x if side == "x" else self.source
+
+    def hiding(self, side: str, keep: Tensor) -> Batch:
+        """The same with a mask on a side."""
+        return replace(self, **{"keep" if side == "x" else "source_keep": keep})
 
 
 @dataclass
@@ -107,6 +115,10 @@ class Call:
         """Whether there is a second sequence."""
         return bool(self.source_names) or (self.user is not None and self.kind == "seq2seq")
 
+    def masks(self, side: str) -> bool:
+        """Whether it takes a padding mask for a side."""
+        return self.keeps if side == "x" else self.keeps_source
+
     def at_end(self, side: str) -> bool:
         """Whether it is told how many tokens of a side are real: padding can only follow them."""
         return side in self.counted or any(
@@ -147,7 +159,7 @@ class Call:
         for name in self.source_names:
             out[name] = flip(batch.source)
         for slot in self.slots:
-            content = batch.x if slot.side == "x" else batch.source
+            content = batch.content(slot.side)
             keep = batch.keep if slot.side == "x" else batch.source_keep
             assert content is not None
             if keep is None:

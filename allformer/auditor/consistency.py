@@ -134,7 +134,7 @@ def _cached(ctx: Context) -> Pair:
 
 
 def _padding(ctx: Context, left: bool) -> Pair:
-    from allformer.auditor.checks.padding import PADS, with_padding
+    from allformer.auditor.checks.padding import PADS, room, with_padding
 
     if not ctx.call.keeps:
         raise NotApplicable("it takes no padding mask")
@@ -142,7 +142,7 @@ def _padding(ctx: Context, left: bool) -> Pair:
         raise NotApplicable("left padding is for decoders")
     if left and ctx.call.at_end("x"):
         raise NotApplicable("it is told lengths: padding can only be on the right")
-    batch = ctx.call.batch(2, max(4, ctx.call.length - PADS))
+    batch = room(ctx)
     plain = replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool))
     x, keep = with_padding(ctx, batch.x, left)
     padded = replace(batch, x=x, keep=keep)

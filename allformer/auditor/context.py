@@ -121,11 +121,25 @@ class Context:
         """Whether padding of x can be said: by a mask, or by an id that the module masks itself."""
         return self.call.keeps or (self.call.pad_inside and not self.call.has_source)
 
-    def hidden(self, batch: Batch, keep: Tensor) -> Batch:
-        """The batch with padding where not `keep`."""
-        if self.call.keeps:
-            return replace(batch, keep=keep)
-        return replace(batch, x=batch.x.masked_fill(~keep, self.call.pad or 0))
+    def hidden(self, batch: Batch, keep: Tensor, side: str = "x") -> Batch:
+        """The batch with padding where not `keep`: by a mask, else by the padding's id."""
+        if self.call.masks(side):
+            return batch.hiding(side, keep)
+        content = batch.content(side)
+        assert content is not None
+        return replace(batch, **{side: content.masked_fill(~keep, self.call.pad or 0)})
+
+    def with_hole(self, side: str) -> tuple[Batch, Tensor] | None:
+        """`one` with two tokens of padding on a side, and which are real (1 T); None: no way."""
+        content = self.one.content(side)
+        if content is None:
+            return None
+        named = self.call.pad is not None and not content.is_floating_point()
+        if not (self.call.masks(side) or named):
+            return None
+        keep = torch.ones(content.shape[:2], dtype=torch.bool)
+        keep[:, self.call.hole(side, content.shape[1])] = False
+        return self.hidden(self.one, keep, side), keep
 
     def positions(self) -> int:
         """The length that is used."""

@@ -89,7 +89,7 @@ def mask(tensor: Tensor, like: str | None = None) -> Mask:
     visible = _read(tensor, chosen)
     if like is not None and chosen != guess and guess == "additive":
         warnings.append("the values look additive (0 and very negative): is the convention right?")
-    _rows(visible, chosen, warnings, like is None)
+    _rows(visible, warnings)
     result = Mask(visible, chosen, _kind(visible), sure or like is not None, warnings)
     _inverted(result, like, warnings)
     return result
@@ -156,7 +156,7 @@ def _read(x: Tensor, like: str) -> Tensor:
     return ~on if like == "torch.mha" else on
 
 
-def _rows(visible: Tensor, like: str, warnings: list[str], guessed: bool) -> None:
+def _rows(visible: Tensor, warnings: list[str]) -> None:
     blind = ~visible.any(-1)
     if bool(blind.any()):
         n = int(blind.sum())

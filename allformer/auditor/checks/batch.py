@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from allformer.auditor.calls import Batch
-from allformer.auditor.context import PARTS, Context, NotApplicable, check
+from allformer.auditor.context import PARTS, Context, check
 from allformer.auditor.probe import distance, each_part, scale_of
 from allformer.auditor.report import Finding
 
@@ -26,17 +26,14 @@ def mixing(ctx: Context) -> Iterator[Finding]:
     if sum(p.numel() for p in ctx.loud.parameters()) > 3_000_000:
         sizes.pop()  # as many rows as positions: only where that is cheap
     for rows in dict.fromkeys(sizes):
-        batch = ctx.call.batch(rows)
-        batch = replace(batch, **_padded(ctx, batch, 2))
-        masks = _padded(ctx, batch, 3)
+        bare = ctx.call.batch(rows)
+        batch, more = _padded(ctx, bare, 2), _padded(ctx, bare, 3)
         try:
             base = ctx.run(batch)
-        except Exception as error:
-            if rows == 1:
-                raise NotApplicable(f"a batch of {rows} rows: {error}") from error
-            if not masks:
+        except Exception:
+            if batch is bare:
                 raise
-            batch, masks = replace(batch, keep=None, source_keep=None), {}
+            batch = more = bare
             base = ctx.run(batch)
         x = batch.x.clone()
         x[1] = ctx.call.other(x)[1]
@@ -44,7 +41,7 @@ def mixing(ctx: Context) -> Iterator[Finding]:
         if source is not None:
             source = source.clone()
             source[1] = ctx.call.other(source)[1]
-        moved = ctx.run(replace(batch, x=x, source=source, **masks))
+        moved = ctx.run(replace(more, x=x, source=source))
         real = [i for i in range(rows) if i != 1]
         gap = [distance(moved[i], base[i]) for i in real]
         worst = max(gap)
@@ -93,33 +90,27 @@ def _padding_of_others(ctx: Context) -> Iterator[Finding]:
 
 def _marked(ctx: Context, batch: Batch, side: str) -> tuple[Batch, Batch] | None:
     """The batch without padding, and with padding at the end of row 1."""
-    content = batch.x if side == "x" else batch.source
+    content = batch.content(side)
     if content is None:
         return None
     keep = torch.ones(content.shape[:2], dtype=torch.bool)
     cut = keep.clone()
     cut[1, -3:] = False
-    if ctx.call.keeps if side == "x" else ctx.call.keeps_source:
-        name = "keep" if side == "x" else "source_keep"
-        return replace(batch, **{name: keep}), replace(batch, **{name: cut})
-    if not ctx.call.ids or ctx.call.pad is None:
+    if not ctx.call.masks(side) and (not ctx.call.ids or ctx.call.pad is None):
         return None
-    ids = content.masked_fill(~cut, ctx.call.pad)
-    return batch, replace(batch, **{side: ids})
+    return ctx.hidden(batch, keep, side), ctx.hidden(batch, cut, side)
 
 
-def _padded(ctx: Context, batch: Batch, number: int) -> dict[str, torch.Tensor]:
-    """Masks with so much padding in row 1, so that one that is broadcast wrongly shows."""
-    found = {}
-    for name, given, content in (
-        ("keep", ctx.call.keeps, batch.x),
-        ("source_keep", ctx.call.keeps_source, batch.source),
-    ):
-        if given and content is not None:
-            found[name] = torch.ones(content.shape[:2], dtype=torch.bool)
-            found[name][1:, -2:] = False
-            found[name][1, -number:] = False
-    return found
+def _padded(ctx: Context, batch: Batch, number: int) -> Batch:
+    """With so much padding under masks in row 1, so that one that is broadcast wrongly shows."""
+    for side in ("x", "source"):
+        content = batch.content(side)
+        if ctx.call.masks(side) and content is not None:
+            keep = torch.ones(content.shape[:2], dtype=torch.bool)
+            keep[1:, -2:] = False
+            keep[1, -number:] = False
+            batch = batch.hiding(side, keep)
+    return batch
 
 
 @check("positions.batch_axis", kinds=PARTS)

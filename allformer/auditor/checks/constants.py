@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
@@ -144,9 +143,10 @@ def _runs(ctx: Context) -> Iterator[tuple[str, list[Site], Tensor]]:
     later = torch.ones(n, n, dtype=torch.bool).triu(1)
     yield "later tokens", [s for s in ctx.seen.sites if _shape(s) == (n, n)], later
     for side in ("x", "source"):
-        batch, keep = _padded(ctx, side)
-        if batch is None:
+        padded = ctx.with_hole(side)
+        if padded is None:
             continue
+        batch, keep = padded[0], padded[1][0]
         for way in (ctx, _as_boolean(ctx, side)):
             sites = [] if way is None else way.watch(batch)[0].sites
             for extra in (0, 1):  # a summary token before them
@@ -158,24 +158,6 @@ def _shape(site: Site) -> tuple[int, ...]:
     """T S, or nothing where no softmax was seen."""
     whole = site.weights is not None and site.weights.numel() == site.scores.numel()
     return tuple(site.softmax_in.shape[-2:]) if whole and site.softmax_in is not None else ()
-
-
-def _padded(ctx: Context, side: str) -> tuple[Batch | None, Tensor]:
-    """A batch with padding in the middle, and which keys are real."""
-    batch = ctx.one
-    content = batch.x if side == "x" else batch.source
-    if content is None:
-        return None, torch.empty(0)
-    keep = torch.ones(content.shape[:2], dtype=torch.bool)
-    middle = content.shape[1] // 2
-    keep[:, middle : middle + 2] = False
-    if ctx.call.keeps if side == "x" else ctx.call.keeps_source:
-        name = "keep" if side == "x" else "source_keep"
-        return replace(batch, **{name: keep}), keep[0]
-    if ctx.call.pad is None or content.is_floating_point():
-        return None, keep[0]
-    ids = content.masked_fill(~keep, ctx.call.pad)
-    return replace(batch, **{side: ids}), keep[0]
 
 
 def _as_boolean(ctx: Context, side: str) -> Context | None:

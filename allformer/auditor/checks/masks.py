@@ -72,10 +72,9 @@ def _hidden(ctx: Context) -> Iterator[tuple[str, Batch, Batch, slice | Tensor]]:
             x = batch.x.clone()
             x[:, cut:] = other[:, cut:]
             yield f"changing the tokens from {cut} on", batch, replace(batch, x=x), slice(0, cut)
-    if ctx.call.keeps:
-        keep = torch.ones(1, n, dtype=torch.bool)
-        keep[:, ctx.call.hole("x", n)] = False
-        hidden = replace(batch, keep=keep)
+    padded = ctx.with_hole("x") if ctx.call.keeps else None
+    if padded is not None:
+        hidden, keep = padded
         where = ~keep[..., None] if batch.x.is_floating_point() else ~keep
         changed = replace(hidden, x=torch.where(where, other, batch.x))
         yield "changing the padding", hidden, changed, keep[0]

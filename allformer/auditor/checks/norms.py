@@ -125,7 +125,7 @@ def judge(where: str, module: nn.Module, x: Tensor, sure: bool = False) -> Findi
     at = where if where else "the module"
     for target in (root, layer):
         if float((bigger - target).abs().max()) < 5e-3:
-            return _epsilon(where, norm, target is root, x)
+            return _epsilon(where, norm, x)
     unbiased = layer * ((width - 1) / width) ** 0.5
     if float((bigger - unbiased).abs().max()) < 5e-3:
         return Finding(
@@ -156,7 +156,7 @@ def _locality(norm: nn.Module, x: Tensor, y: Tensor) -> str:
     )
 
 
-def _epsilon(where: str, norm: nn.Module, rms: bool, x: Tensor) -> Finding | bool:
+def _epsilon(where: str, norm: nn.Module, x: Tensor) -> Finding | bool:
     """ε from inputs of small variance: y² = v/(v + ε) under the root, v/(√v + ε)² beside it."""
     unit = x - x.mean(-1, keepdim=True)
     unit = unit / unit.pow(2).mean(-1, keepdim=True).sqrt()

@@ -35,7 +35,7 @@ def with_padding(ctx: Context, content: Tensor, left: bool) -> tuple[Tensor, Ten
     return torch.cat([filler, content] if left else [content, filler], 1), keep
 
 
-def room(ctx: Context, side: str = "x") -> Batch:
+def room(ctx: Context) -> Batch:
     """A batch short enough that padding fits a table of positions."""
     return ctx.call.batch(2, max(4, ctx.call.length - PADS))
 
@@ -61,11 +61,11 @@ def _by_mask(ctx: Context) -> Iterator[Finding]:
     if score < 1e-6:
         yield from nothing_hidden(ctx) or _amount(ctx)
         return
-    batch = ctx.call.batch(1)
+    padded = ctx.with_hole("x")
+    assert padded is not None, "it takes a mask"
+    batch, keep = padded
     n = batch.x.shape[1]
-    keep = torch.ones(1, n, dtype=torch.bool)
-    keep[:, ctx.call.hole("x", n)] = False
-    seen, _ = ctx.watch(replace(batch, keep=keep))
+    seen, _ = ctx.watch(batch)
     sites = [s for s in seen.sites if s.weights is not None and s.weights.shape[1:] == (n, n)]
     columns = [float(s.weights[:, keep[0]][:, :, ~keep[0]].max()) for s in sites]  # type: ignore[index]
     evidence = (

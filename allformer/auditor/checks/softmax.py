@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -31,13 +30,10 @@ def softmax_axis(ctx: Context) -> Iterator[Finding]:
 
 def _padded(ctx: Context) -> Iterator[Site]:
     """The attentions of a run in which a mask hides two places, on either side."""
-    for takes, name in ((ctx.call.keeps, "x"), (ctx.call.keeps_source, "source")):
-        content = getattr(ctx.one, name)
-        if takes and content is not None:
-            keep = torch.ones(content.shape[:2], dtype=torch.bool)
-            keep[:, content.shape[1] // 2 :][:, :2] = False
-            side = {"x": "keep", "source": "source_keep"}[name]
-            yield from ctx.watch(replace(ctx.one, **{side: keep}))[0].sites
+    for side in ("x", "source"):
+        padded = ctx.with_hole(side) if ctx.call.masks(side) else None
+        if padded is not None:
+            yield from ctx.watch(padded[0])[0].sites
 
 
 def _sums(site: Site) -> Tensor:

@@ -34,7 +34,7 @@ def sees(plan: Call, twin: Any, rows: int = 2) -> tuple[bool, bool] | None:
 def padding_influence(plan: Call, twin: Any, side: str, rows: int = 3) -> float | None:
     """How much hidden content moves the output, over how much seen content does; None: no call."""
     batch = plan.batch(rows)
-    content = batch.x if side == "x" else batch.source
+    content = batch.content(side)
     assert content is not None
     keep = torch.ones(content.shape[:2], dtype=torch.bool)
     keep[:, plan.hole(side, content.shape[1])] = False
@@ -43,9 +43,7 @@ def padding_influence(plan: Call, twin: Any, side: str, rows: int = 3) -> float 
     def run(same: Tensor) -> Tensor | None:
         """With other content where not `same`."""
         new = torch.where(same[..., None] if content.is_floating_point() else same, content, other)
-        if side == "x":
-            return attempt(plan, twin, replace(batch, x=new, keep=keep))
-        return attempt(plan, twin, replace(batch, source=new, source_keep=keep))
+        return attempt(plan, twin, replace(batch, **{side: new}).hiding(side, keep))
 
     later = torch.ones_like(keep)
     later[:, 0] = False  # change the first token: it is seen by all

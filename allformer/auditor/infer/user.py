@@ -60,7 +60,7 @@ def _optional(plan: Call, twin: Any) -> None:
 def _counts(plan: Call, twin: Any, side: str) -> bool:
     """Two hidden tokens in the middle are as two at the end, and not as three there."""
     batch = plan.batch(2)
-    content = batch.x if side == "x" else batch.source
+    content = batch.content(side)
     assert content is not None
     n = content.shape[1]
     middle, end, more = (
@@ -81,8 +81,8 @@ def _ignores(plan: Call, twin: Any) -> bool:
 
 def _hiding(plan: Call, twin: Any, side: str, first: int, number: int) -> Tensor | None:
     batch = plan.batch(2)
-    content = batch.x if side == "x" else batch.source
+    content = batch.content(side)
     assert content is not None
     keep = torch.ones(content.shape[:2], dtype=torch.bool)
     keep[:, first : first + number] = False
-    return attempt(plan, twin, replace(batch, **{"keep" if side == "x" else "source_keep": keep}))
+    return attempt(plan, twin, batch.hiding(side, keep))
