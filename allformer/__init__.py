@@ -26,17 +26,15 @@ if TYPE_CHECKING:
     from allformer.auditor import audit
     from allformer.checkpoint.load import load
     from allformer.checkpoint.save import save
-    from allformer.tasks import (
-        answer,
-        classify,
-        embed,
-        fill,
-        open_kit,
-        similarity,
-        summarise,
-        tag,
-        translate,
-    )
+    from allformer.tasks.answer import answer
+    from allformer.tasks.classify import classify
+    from allformer.tasks.embed import embed, similarity
+    from allformer.tasks.fill import fill
+    from allformer.tasks.pipeline import open_pipeline
+    from allformer.tasks.tag import tag
+    from allformer.tasks.texts import summarise, translate
+
+    open_kit = open_pipeline
 
 # Imported when they are first used, so that `import allformer` costs little more than torch.
 _LATER = {
@@ -45,8 +43,8 @@ _LATER = {
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
-        ("answer", "classify", "embed", "fill", "open_kit", "similarity", "summarise", "tag",
-         "translate"),
+        ("answer", "classify", "embed", "fill", "open_kit", "open_pipeline", "similarity",
+         "summarise", "tag", "translate"),
         "allformer.tasks",
     ),
 }  # fmt: skip
@@ -79,6 +77,7 @@ __all__ = [
     "fill",
     "load",
     "open_kit",
+    "open_pipeline",
     "preset",
     "presets",
     "save",

@@ -23,7 +23,7 @@ from allformer.checkpoint.transfer import load_weights, own_names, own_state
 from allformer.config import from_dict
 from allformer.core.model import AnyModel, build
 from allformer.errors import CheckpointError, ConfigError
-from allformer.families.dialect import file_keys, find_family, read_config
+from allformer.families.config_json import file_keys, find_family, read_config
 from allformer.families.family import Family
 from allformer.families.weights import Ignored, Op, Renamed, Same, WeightMap
 

@@ -17,7 +17,7 @@ from allformer.checkpoint.load import GENERATION, own_map
 from allformer.checkpoint.transfer import SHARD, own_state, save_weights
 from allformer.core.model import AnyModel
 from allformer.families import FAMILIES
-from allformer.families.dialect import write_config
+from allformer.families.config_json import write_config
 
 OWN = "allformer"
 

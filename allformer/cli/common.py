@@ -26,10 +26,10 @@ Truncate = Annotated[bool, typer.Option(help="Cut texts that are too long for th
 
 
 def open_model(model: str, device: str | None, dtype: str | None, *, head: bool = True) -> Any:
-    """The kit of a verb's MODEL."""
-    from allformer.tasks.kit import open_kit
+    """The pipeline of a verb's MODEL."""
+    from allformer.tasks.pipeline import open_pipeline
 
-    return open_kit(model, device=device, dtype=pick_dtype(dtype), head=head)
+    return open_pipeline(model, device=device, dtype=pick_dtype(dtype), head=head)
 
 
 def pick_dtype(name: str | None) -> Any:

@@ -49,11 +49,13 @@ def fill(
     from allformer.tasks import fill as work
 
     source = read_source(text, file)
-    kit = open_model(model, device, dtype)
+    pipeline = open_model(model, device, dtype)
     verb = Verb(
         lambda texts: [
-            (text, found, kit.tokenizer.settings.names["mask"])
-            for text, found in zip(texts, work(kit, texts, top=top, truncate=truncate), strict=True)
+            (text, found, pipeline.tokenizer.settings.names["mask"])
+            for text, found in zip(
+                texts, work(pipeline, texts, top=top, truncate=truncate), strict=True
+            )
         ],
         best_filled,
         lambda text, found: {"text": text, "fills": _plain(found[1])},
@@ -86,13 +88,13 @@ def classify(
     source = read_source(text, file)
     if pair is not None and (not source.typed or pairs):
         raise AllformerError("--pair goes with a TEXT; in a file use --pairs and tabs")
-    kit = open_model(model, device, dtype)
+    pipeline = open_model(model, device, dtype)
 
     def labels(texts: list[str]) -> list[Any]:
         first, second = texts, None if pair is None else [pair] * len(texts)
         if pairs:
             first, second = map(list, zip(*map(split_pair, texts), strict=True))
-        return work(kit, first, second, all=all, truncate=truncate)
+        return work(pipeline, first, second, all=all, truncate=truncate)
 
     verb = Verb(
         labels,
@@ -122,9 +124,9 @@ def tag(
     from allformer.tasks import tag as work
 
     source = read_source(text, file)
-    kit = open_model(model, device, dtype)
+    pipeline = open_model(model, device, dtype)
     verb = Verb(
-        lambda texts: work(kit, texts, join=join),
+        lambda texts: work(pipeline, texts, join=join),
         entity_line,
         lambda text, found: {"text": text, "entities": _plain(found)},
         entity_text,
@@ -167,14 +169,14 @@ def answer(
     if question and whole is None:
         raise AllformerError("--question needs --passage or --passage-file: where to look")
     source = Source(question, typed=True) if question else read_source(None, file)
-    kit = open_model(model, device, dtype)
+    pipeline = open_model(model, device, dtype)
 
     def answers(lines: list[str]) -> list[Any]:
         questions, passages = lines, [whole or ""] * len(lines)
         if whole is None:
             questions, passages = map(list, zip(*map(split_pair, lines), strict=True))
         found = work(
-            kit,
+            pipeline,
             questions,
             passages,
             top=top,

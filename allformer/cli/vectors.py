@@ -72,11 +72,11 @@ def embed(
     if out is not None and (as_json or out.suffix != ".npy"):
         raise AllformerError(f"--out {out} writes a NumPy array: give x.npy, and no --json")
     source = read_source(text, file)
-    kit = open_model(model, device, dtype, head=False)
+    pipeline = open_model(model, device, dtype, head=False)
     options = _options(pooling, normalise, prompt, prompt_name, truncate)
     seen = source.typed and sys.stdout.isatty()
     verb = Verb(
-        lambda texts: work(kit, texts, **options),
+        lambda texts: work(pipeline, texts, **options),
         lambda vector: " ".join(f"{x:.8g}" for x in vector.tolist()),
         lambda text, vector: {"text": text, "vector": vector.tolist()},
         vector_text if seen else None,
@@ -115,9 +115,9 @@ def similarity(
     if text and len(text) == 1:
         raise AllformerError("similarity compares texts: give two or more, or --file")
     source = read_source(text, file)
-    kit = open_model(model, device, dtype, head=False)
+    pipeline = open_model(model, device, dtype, head=False)
     if text and not as_json and len(text) > 2:
-        show(matrix_table(text, work(kit, text, **options)))
+        show(matrix_table(text, work(pipeline, text, **options)))
         return
     if text:  # every pair of what was typed
         texts = [f"{a}\t{b}" for i, a in enumerate(text) for b in text[i + 1 :]]
@@ -125,7 +125,7 @@ def similarity(
 
     def scores(lines: list[str]) -> Any:
         first, second = zip(*map(split_pair, lines), strict=True)
-        return work(kit, first, second, pairs=True, **options).tolist()
+        return work(pipeline, first, second, pairs=True, **options).tolist()
 
     verb = Verb(
         scores,

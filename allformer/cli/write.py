@@ -88,30 +88,30 @@ def generate(
     elif not {"temperature", "top_k", "top_p"}.isdisjoint(options):
         options["do_sample"] = True
     options |= given(system=system, seed=seed) | {"chat": chat}
-    kit = open_model(model, device, dtype)
-    if source.typed and not as_json and _one_by_one(kit, num_beams):
-        _live(kit, source, options)
+    pipeline = open_model(model, device, dtype)
+    if source.typed and not as_json and _one_by_one(pipeline, num_beams):
+        _live(pipeline, source, options)
         return
     from allformer.tasks import generate as work
 
     verb = Verb(
-        lambda texts: work(kit, texts, **options),
+        lambda texts: work(pipeline, texts, **options),
         lambda written: written,
         lambda prompt, written: {"prompt": prompt, "text": written},
     )
     run(source, verb, as_json=as_json, chunk=64)
 
 
-def _one_by_one(kit: Any, num_beams: int | None) -> bool:
+def _one_by_one(pipeline: Any, num_beams: int | None) -> bool:
     """Whether tokens are final as they come; those of beams are not."""
     from allformer.tasks.verbs import need
     from allformer.tasks.writing import settings
 
-    need(kit, "generate")
-    return (num_beams or settings(kit).num_beams or 1) == 1
+    need(pipeline, "generate")
+    return (num_beams or settings(pipeline).num_beams or 1) == 1
 
 
-def _live(kit: Any, source: Source, options: dict[str, Any]) -> None:
+def _live(pipeline: Any, source: Source, options: dict[str, Any]) -> None:
     """Show the text while it is being written; a chat without TEXT remembers what was said."""
     from allformer.tasks import Stream
     from allformer.tasks import generate as work
@@ -129,8 +129,8 @@ def _live(kit: Any, source: Source, options: dict[str, Any]) -> None:
         if remembers:
             said.append({"role": "user", "content": prompt})
             prompt = said
-        stream = Stream(kit.tokenizer, out)
-        written = work(kit, [prompt], streamer=stream, **options)[0]
+        stream = Stream(pipeline.tokenizer, out)
+        written = work(pipeline, [prompt], streamer=stream, **options)[0]
         out("\n")
         if remembers:
             said.append({"role": "assistant", "content": written})
@@ -155,9 +155,9 @@ def summarise(
 
     source = read_source(text, file)
     options = given(max_new_tokens=max_new_tokens, num_beams=num_beams, prefix=prefix)
-    kit = open_model(model, device, dtype)
+    pipeline = open_model(model, device, dtype)
     verb = Verb(
-        lambda texts: work(kit, texts, truncate=truncate, **options),
+        lambda texts: work(pipeline, texts, truncate=truncate, **options),
         lambda summary: summary,
         lambda text, summary: {"text": text, "summary": summary},
     )
@@ -199,7 +199,7 @@ def translate(
     lines = read_source(text, file)
     searched = given(num_beams=beams, length_penalty=length_penalty, max_new_tokens=max_new_tokens)
     told = given(source=source, target=target, prefix=prefix, dtype=dtype)
-    kit: Any = None
+    pipeline: Any = None
     if _is_run(model):
         if told or truncate:
             what = next(iter(told), "truncate")
@@ -209,10 +209,10 @@ def translate(
         translated = _run_translator(Path(model), device, searched)
     else:
         told.pop("dtype", None)
-        kit = open_model(model, device, dtype)
+        pipeline = open_model(model, device, dtype)
 
         def translated(texts: list[str]) -> Any:
-            return work(kit, texts, truncate=truncate, **searched, **told)
+            return work(pipeline, texts, truncate=truncate, **searched, **told)
 
     verb = Verb(
         translated,
@@ -224,7 +224,7 @@ def translate(
 
 def _is_run(model: str) -> bool:
     """A directory of `allformer train`; a name that is nowhere too: `load_run` says why not."""
-    from allformer.tasks.kit import is_run
+    from allformer.tasks.pipeline import is_run
 
     path = Path(model)
     if not (path / "config.json").is_file():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from allformer import config
 from allformer.core.attention import MultiHead
 from allformer.core.cache import LayerCache
-from allformer.core.feed import FeedForward
+from allformer.core.feed_forward import FeedForward
 from allformer.core.layout import RaggedLook
 from allformer.core.masks import Look
 from allformer.core.norm import make_norm

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
-from allformer.core.feed import ACT
+from allformer.core.feed_forward import ACT
 from allformer.core.linear import Linear
 from allformer.core.loss import linear_cross_entropy
+from allformer.core.matmul import matmul
 from allformer.core.norm import make_norm
-from allformer.core.product import product
 from allformer.core.stack import Embedding
 from allformer.core.taps import tap
 from allformer.errors import ConfigError
@@ -44,7 +44,7 @@ class VocabHead(nn.Module):
         """… dim → … vocab"""
         hidden = self.prepare(hidden)
         bias = self.addend(hidden.dtype)
-        return product(hidden, self.table.weight.to(hidden.dtype), bias)
+        return matmul(hidden, self.table.weight.to(hidden.dtype), bias)
 
     def prepare(self, hidden: Tensor) -> Tensor:
         """What meets the output matrix."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from allformer.core.product import product
+from allformer.core.matmul import matmul
 
 
 class Linear(nn.Linear):
@@ -18,7 +18,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return product(x, self.weight.to(x.dtype), bias)
+        return matmul(x, self.weight.to(x.dtype), bias)
 
 
 class Fused(Linear):

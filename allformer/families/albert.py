@@ -12,7 +12,7 @@ from typing import Any
 
 from allformer.config import ClassHead, EncoderOnly, Head, PretrainHead, Stack, repeat
 from allformer.errors import CheckpointError
-from allformer.families import encoder, encoder_map, pieces
+from allformer.families import encoder, encoder_map, layer_map
 from allformer.families.bert import USUAL as BERT
 from allformer.families.family import Family, architectures, expect
 from allformer.families.fields import Fields
@@ -108,7 +108,7 @@ def write(model: EncoderOnly) -> dict[str, Any]:
     return out
 
 
-LAYER: pieces.Names = {
+LAYER: layer_map.Names = {
     "attention.qkv": ("attention.query", "attention.key", "attention.value"),
     "attention.out": "attention.dense",
     "attention_norm": "attention.LayerNorm",
@@ -126,12 +126,12 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     """The map of an ALBERT file."""
     stack, base = model.encoder, "" if model.head is None else "albert."
     ops = encoder_map.weights(model, base, NAMES)
-    ops += pieces.dense("encoder.widen", f"{base}encoder.embedding_hidden_mapping_in")
+    ops += layer_map.dense("encoder.widen", f"{base}encoder.embedding_hidden_mapping_in")
     _, groups, inner = grouping(stack)
     for i in range(groups * inner):
         group, place = i % groups, inner - 1 - i // groups
         theirs = f"{base}encoder.albert_layer_groups.{group}.albert_layers.{place}"
-        ops += pieces.layer(f"encoder.layers.{i}", theirs, stack.blocks[0], stack.dim, LAYER)
+        ops += layer_map.layer(f"encoder.layers.{i}", theirs, stack.blocks[0], stack.dim, LAYER)
     return ops
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from allformer.config import EncoderDecoder, Learned, LMHead
-from allformer.families import fairseq, pieces
+from allformer.families import fairseq, layer_map
 from allformer.families.fairseq import Style, sizes
 from allformer.families.fairseq_config import read_fairseq, same, write_fairseq
 from allformer.families.fairseq_map import weights
@@ -48,5 +48,5 @@ def check_tables(model: EncoderDecoder) -> None:
 
 FAMILY = Family(
     "bart", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="model.",
-    same=same, tables=pieces.TABLES, fresh={"forced_eos_token_id": None},
+    same=same, tables=layer_map.TABLES, fresh={"forced_eos_token_id": None},
 )  # fmt: skip

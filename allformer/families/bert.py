@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from allformer.config import ClassHead, EncoderOnly, Head, PretrainHead
-from allformer.families import encoder, encoder_map, pieces
+from allformer.families import encoder, encoder_map, layer_map
 from allformer.families.family import Family, architectures
 from allformer.families.fields import Fields
 from allformer.families.heads import small_head
@@ -69,7 +69,7 @@ def write(model: EncoderOnly) -> dict[str, Any]:
     return {**encoder.write_stack(model), **encoder.classifier_dropout(model)}
 
 
-LAYER: pieces.Names = {
+LAYER: layer_map.Names = {
     "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
     "attention.out": "attention.output.dense",
     "attention_norm": "attention.output.LayerNorm",
@@ -88,7 +88,7 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     """The map of a BERT file."""
     base = "" if model.head is None else "bert."
     names = NEXT if architecture == "BertForNextSentencePrediction" else NAMES
-    layers = pieces.layers(model.encoder, "encoder", f"{base}encoder.layer", LAYER)
+    layers = layer_map.layers(model.encoder, "encoder", f"{base}encoder.layer", LAYER)
     return encoder_map.weights(model, base, names) + layers
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from allformer.config import EncoderOnly, Learned, LMHead, PretrainHead, Stack
-from allformer.families import pieces
+from allformer.families import layer_map
 from allformer.families.heads import head_weights
 from allformer.families.weights import Alias, Derived, Ignored, Op, Renamed, Same, Unused
 
@@ -30,13 +30,13 @@ def weights(model: EncoderOnly, base: str, names: Names) -> list[Op]:
     """All but the layers; `base` is the encoder's name within a model with a head."""
     ops, head = _embeddings(model.encoder, base), model.head
     if model.pool is not None:
-        ops += pieces.dense("pool.dense", f"{base}{names.pooler}")
+        ops += layer_map.dense("pool.dense", f"{base}{names.pooler}")
     else:  # files that were made from a bigger model have one nevertheless
         ops.append(Ignored(re.escape(base) + r"pooler\..*", "its head reads no pooler"))
     pair, why = names.pair or ("", "")
     if isinstance(head, PretrainHead):
         ops += _words("head.words", head.words, names, base)
-        return ops + pieces.dense("head.pair.out", pair)
+        return ops + layer_map.dense("head.pair.out", pair)
     if not isinstance(head, LMHead):
         return ops + head_weights(head, "", names.classes)
     ops += _words("head", head, names, base)
@@ -54,7 +54,7 @@ def _embeddings(stack: Stack, base: str) -> list[Op]:
         Same("encoder.embedding.weight", f"{where}.word_embeddings.weight"),
         Same("encoder.position.weight", f"{where}.position_embeddings.weight"),
         Same("encoder.types.weight", f"{where}.token_type_embeddings.weight"),
-        *pieces.dense("encoder.source_norm", f"{where}.LayerNorm"),
+        *layer_map.dense("encoder.source_norm", f"{where}.LayerNorm"),
         Derived(f"{where}.position_ids", lambda: torch.arange(rows)[None]),
     ]
 
@@ -63,8 +63,8 @@ def _words(ours: str, head: LMHead, names: Names, base: str) -> list[Op]:
     """The head over the vocabulary. Its bias has two names, and two tensors when it is untied, of
     which the one called decoder.bias is added."""
     theirs = names.words
-    ops = pieces.dense(f"{ours}.transform.dense", f"{theirs}.{names.dense}")
-    ops += pieces.dense(f"{ours}.transform.norm", f"{theirs}.{names.norm}")
+    ops = layer_map.dense(f"{ours}.transform.dense", f"{theirs}.{names.dense}")
+    ops += layer_map.dense(f"{ours}.transform.norm", f"{theirs}.{names.norm}")
     if head.tied:
         return [
             *ops,

@@ -24,7 +24,7 @@ from allformer.config import (
     Stack,
     repeat,
 )
-from allformer.families import activation, pieces
+from allformer.families import activation, layer_map
 from allformer.families.fairseq import LENGTH, Style
 from allformer.families.family import as_told, expect, fit, one
 from allformer.families.fields import Fields
@@ -44,7 +44,7 @@ def read_fairseq(
         encoder,
         decoder,
         _read_head(fields, kind, keys),
-        shared=share and sum(pieces.has(keys, name) for name in pieces.TABLES[:3]) < 2,
+        shared=share and sum(layer_map.has(keys, name) for name in layer_map.TABLES[:3]) < 2,
         start_id=fields.token("decoder_start_token_id", decoder.source.vocab),
         start_last=style.start_last,
     )
@@ -91,8 +91,8 @@ def _refuse_others(style: Style, fields: Fields) -> None:
 def _read_head(fields: Fields, kind: str, keys: Collection[str]) -> LMHead | SmallHead:
     if kind != "words":
         return small_head(fields, kind, "eos", dense="tanh")
-    tied = fields.take("tie_word_embeddings", True) and not pieces.has(keys, pieces.TABLES[3])
-    return LMHead(tied, offset=not keys or pieces.has(keys, "final_logits_bias"))
+    tied = fields.take("tie_word_embeddings", True) and not layer_map.has(keys, layer_map.TABLES[3])
+    return LMHead(tied, offset=not keys or layer_map.has(keys, "final_logits_bias"))
 
 
 def write_fairseq(style: Style, model: EncoderDecoder) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from allformer.config import EncoderDecoder, LMHead, Sinusoidal, Stack
-from allformer.families import pieces
+from allformer.families import layer_map
 from allformer.families.fairseq import LENGTH
 from allformer.families.heads import head_weights
 from allformer.families.weights import Alias, Derived, Ignored, Op, Reshaped, Same, WeightMap
@@ -29,12 +29,12 @@ def weights(model: EncoderDecoder, architecture: str) -> WeightMap:
             ops.append(Same(f"{side}.position.weight", name))
         ops += _stack(stack, side, f"{base}{side}")
     ops.append(Ignored(r"(model\.)?(encoder|decoder)\.version", "fairseq's, of old files"))
-    table = pieces.TABLES[0 if model.shared else 2]
+    table = layer_map.TABLES[0 if model.shared else 2]
     return ops + head_weights(model.head, f"{base}{table}", "classification_head")
 
 
 def _tables(model: EncoderDecoder, base: str) -> list[Op]:
-    shared, encoder, decoder = (base + name for name in pieces.TABLES[:3])
+    shared, encoder, decoder = (base + name for name in layer_map.TABLES[:3])
     ops: list[Op]
     if model.shared:
         ops = [Same("encoder.embedding.weight", shared)]
@@ -48,7 +48,7 @@ def _tables(model: EncoderDecoder, base: str) -> list[Op]:
     return ops
 
 
-LAYER: pieces.Names = {
+LAYER: layer_map.Names = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.out": "self_attn.out_proj",
     "attention_norm": "self_attn_layer_norm",
@@ -63,11 +63,11 @@ LAYER: pieces.Names = {
 
 
 def _stack(stack: Stack, ours: str, theirs: str) -> list[Op]:
-    ops = pieces.layers(stack, ours, f"{theirs}.layers", LAYER)
+    ops = layer_map.layers(stack, ours, f"{theirs}.layers", LAYER)
     if stack.source_norm is not None:
-        ops += pieces.dense(f"{ours}.source_norm", f"{theirs}.layernorm_embedding")
+        ops += layer_map.dense(f"{ours}.source_norm", f"{theirs}.layernorm_embedding")
     if stack.final_norm is not None:
-        ops += pieces.dense(f"{ours}.final_norm", f"{theirs}.layer_norm")
+        ops += layer_map.dense(f"{ours}.final_norm", f"{theirs}.layer_norm")
     return ops
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from allformer.config import Attention, Block, DecoderOnly, Feed, Learned, Norm, Stack, repeat
-from allformer.families import activation, pieces
+from allformer.families import activation, layer_map
 from allformer.families.family import Family, architectures, fit, named, one
 from allformer.families.fields import Fields
 from allformer.families.heads import decoder_head, head_weights, write_decoder_head
@@ -104,7 +104,7 @@ def write(model: DecoderOnly) -> dict[str, Any]:
     }
 
 
-LAYER: pieces.Names = {
+LAYER: layer_map.Names = {
     "attention.qkv": "attn.c_attn",
     "attention.out": "attn.c_proj",
     "attention_norm": "ln_1",
@@ -120,8 +120,8 @@ def weights(model: DecoderOnly, architecture: str) -> WeightMap:
     return [
         Same("decoder.embedding.weight", f"{base}wte.weight"),
         Same("decoder.position.weight", f"{base}wpe.weight"),
-        *pieces.layers(model.decoder, "decoder", f"{base}h", LAYER, transposed=True),
-        *pieces.dense("decoder.final_norm", f"{base}ln_f"),
+        *layer_map.layers(model.decoder, "decoder", f"{base}h", LAYER, transposed=True),
+        *layer_map.dense("decoder.final_norm", f"{base}ln_f"),
         Ignored(r".*\.attn\.(masked_)?bias", "the causal mask, stored by old versions"),
         *head_weights(model.head, f"{base}wte.weight", "score"),
     ]

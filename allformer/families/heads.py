@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from allformer.config import ClassHead, LMHead, SpanHead
-from allformer.families import pieces
+from allformer.families import layer_map
 from allformer.families.fields import Fields
 from allformer.families.weights import Alias, Op, Same
 
@@ -78,10 +78,10 @@ def head_weights(
         name = "lm_head.weight"
         return [Alias(name, table) if head.tied else Same("head.table.weight", name)]
     if isinstance(head, SpanHead):
-        return pieces.dense("head.out", "qa_outputs")
+        return layer_map.dense("head.out", "qa_outputs")
     if not isinstance(head, ClassHead):
         return []
     if head.dense is None:
-        return pieces.dense("head.out", tags if head.at == "token" else classes, head.bias)
-    ops = pieces.dense("head.dense", f"{classes}.dense")
-    return ops + pieces.dense("head.out", f"{classes}.out_proj")
+        return layer_map.dense("head.out", tags if head.at == "token" else classes, head.bias)
+    ops = layer_map.dense("head.dense", f"{classes}.dense")
+    return ops + layer_map.dense("head.out", f"{classes}.out_proj")

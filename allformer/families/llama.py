@@ -11,7 +11,7 @@ from typing import Any
 
 from allformer.config import Attention, Block, DecoderOnly, Feed, Norm, Rotary, Stack, repeat
 from allformer.core.rotary import frequencies
-from allformer.families import activation, pieces, rope
+from allformer.families import activation, layer_map, rope
 from allformer.families.family import Family, architectures, fit, head_kind, named, one
 from allformer.families.fields import Fields
 from allformer.families.heads import decoder_head, head_weights, write_decoder_head
@@ -113,7 +113,7 @@ def write(model: DecoderOnly) -> dict[str, Any]:
     }
 
 
-LAYER: pieces.Names = {
+LAYER: layer_map.Names = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.out": "self_attn.o_proj",
     "attention_norm": "input_layernorm",
@@ -132,7 +132,7 @@ def weights(model: DecoderOnly, architecture: str) -> WeightMap:
     assert isinstance(rotary, Rotary)
     ops: list[Op] = [
         Same("decoder.embedding.weight", table),
-        *pieces.layers(stack, "decoder", f"{base}layers", LAYER),
+        *layer_map.layers(stack, "decoder", f"{base}layers", LAYER),
         Same("decoder.final_norm.weight", f"{base}norm.weight"),
     ]
     for i in range(len(stack.blocks)):  # stored by old versions

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from allformer.config import EncoderDecoder, LMHead, Sinusoidal
-from allformer.families import fairseq, pieces
+from allformer.families import fairseq, layer_map
 from allformer.families.fairseq import Style, sizes
 from allformer.families.fairseq_config import read_fairseq, same, write_fairseq
 from allformer.families.fairseq_map import weights
@@ -58,5 +58,5 @@ def write(model: EncoderDecoder) -> dict[str, Any]:
 FRESH = {"forced_eos_token_id": None}
 FAMILY = Family(
     "marian", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="model.",
-    same=same, tables=pieces.TABLES, fresh=FRESH,
+    same=same, tables=layer_map.TABLES, fresh=FRESH,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from allformer.config import EncoderDecoder, Learned
-from allformer.families import pieces
+from allformer.families import layer_map
 from allformer.families.bart import check_tables
 from allformer.families.fairseq import USUAL, Style, sizes
 from allformer.families.fairseq_config import read_fairseq, same, write_fairseq
@@ -47,5 +47,5 @@ def write(model: EncoderDecoder) -> dict[str, Any]:
 
 FAMILY = Family(
     "mbart", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="model.",
-    same=same, tables=pieces.TABLES, fresh={"forced_eos_token_id": None},
+    same=same, tables=layer_map.TABLES, fresh={"forced_eos_token_id": None},
 )  # fmt: skip

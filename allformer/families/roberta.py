@@ -12,7 +12,7 @@ from typing import Any
 
 from allformer.config import EncoderOnly, Learned
 from allformer.errors import CheckpointError
-from allformer.families import bert, encoder, encoder_map, pieces
+from allformer.families import bert, encoder, encoder_map, layer_map
 from allformer.families.family import Family, architectures, expect
 from allformer.families.fields import Fields
 from allformer.families.heads import small_head
@@ -60,7 +60,7 @@ def write(model: EncoderOnly) -> dict[str, Any]:
 def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     """The map of a RoBERTa file."""
     base = "" if model.head is None else "roberta."
-    layers = pieces.layers(model.encoder, "encoder", f"{base}encoder.layer", bert.LAYER)
+    layers = layer_map.layers(model.encoder, "encoder", f"{base}encoder.layer", bert.LAYER)
     return encoder_map.weights(model, base, NAMES) + layers
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from allformer.families.family import Family, architectures, named
-from allformer.families.pieces import TABLES
+from allformer.families.layer_map import TABLES
 from allformer.families.t5_config import Style, kind_of, read_t5, same, write_t5
 from allformer.families.t5_map import weights
 

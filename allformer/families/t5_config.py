@@ -24,7 +24,7 @@ from allformer.config import (
     Stack,
     repeat,
 )
-from allformer.families import activation, pieces
+from allformer.families import activation, layer_map
 from allformer.families.family import ENDINGS, as_told, expect, fit, head_kind, one
 from allformer.families.fields import Fields
 from allformer.families.heads import SmallHead, small_head
@@ -92,7 +92,7 @@ def _read_head(
         return small_head(fields, kind, "eos", dense="tanh")
     flag = fields.take("tie_word_embeddings")
     scaled = fields.take("scale_decoder_outputs", flag) and style.scales
-    tables = [pieces.has(keys, name) for name in pieces.TABLES]
+    tables = [layer_map.has(keys, name) for name in layer_map.TABLES]
     own = tables[3] and any(tables[:3])
     return LMHead(not own if keys else flag, scale=dim**-0.5 if scaled else None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allformer.config import ClassHead, EncoderDecoder, EncoderOnly, Stack
-from allformer.families import pieces
+from allformer.families import layer_map
 from allformer.families.heads import head_weights
 from allformer.families.weights import Alias, Ignored, Op, Same, WeightMap
 
@@ -25,7 +25,7 @@ def weights(model: EncoderDecoder | EncoderOnly, architecture: str) -> WeightMap
     return ops + head_weights(model.head, shared, "classification_head")
 
 
-def layer_names(gated: bool, crosses: bool) -> pieces.Names:
+def layer_names(gated: bool, crosses: bool) -> layer_map.Names:
     """What a layer's parts are called: looking across, if it does, is sub-layer 1."""
     here, across, last = "layer.0.SelfAttention", "layer.1.EncDecAttention", f"layer.{1 + crosses}"
     feed = f"{last}.DenseReluDense"
@@ -49,6 +49,6 @@ def _stack(stack: Stack, ours: str, theirs: str) -> list[Op]:
     names = layer_names(first.feed.gated, first.cross is not None)
     return [
         Same(f"{ours}.bucket.weight", f"{theirs}.block.0.{bias}"),
-        *pieces.layers(stack, ours, f"{theirs}.block", names),
+        *layer_map.layers(stack, ours, f"{theirs}.block", names),
         Same(f"{ours}.final_norm.weight", f"{theirs}.final_layer_norm.weight"),
     ]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from allformer.generate.ask import Ask, Generated, Kept, check_numbers, first_step
-from allformer.generate.drive import Drive, State
+from allformer.generate.request import Generated, Kept, Request, check_numbers, first_step
+from allformer.generate.stepper import State, Stepper
 
 
 @dataclass
@@ -56,56 +56,56 @@ class Beams:
         return both.pick(score.topk(self.score.shape[1], dim=1).indices)
 
 
-def search_beams(drive: Drive, state: State, ids: Tensor, ask: Ask) -> Generated:
-    """Continue each row of `ids` with `ask.copies` beams; rows that are closed leave the batch."""
-    device, prompt, beams, rows = ids.device, ids.shape[1], ask.copies, len(ids)
-    logits = first_step(drive, state, ids, beams)
+def search_beams(stepper: Stepper, state: State, ids: Tensor, request: Request) -> Generated:
+    """Continue each row of `ids` with `request.copies` beams; closed rows leave the batch."""
+    device, prompt, beams, rows = ids.device, ids.shape[1], request.copies, len(ids)
+    logits = first_step(stepper, state, ids, beams)
     vocab, dead = logits.shape[-1], _dead(logits.dtype)
-    count = max(2, 1 + len(ask.stop.eos)) * beams  # enough that K of them do not end
+    count = max(2, 1 + len(request.stop.eos)) * beams  # enough that K of them do not end
     count = min(count, beams * vocab)
     first = torch.arange(count, device=device) < beams
     each = torch.arange(beams, device=device)
 
-    running = _start(ids, beams, dead, logits.dtype, ask.keep_trail)
+    running = _start(ids, beams, dead, logits.dtype, request.keep_trail)
     # All beams of a row start alike: only the first one counts.
     finished = running.rows(slice(None))
     running.score = torch.where(each == 0, 0.0, running.score)
     results: list[Beams | None] = [None] * rows
-    kept = Kept(ask, rows * beams)
+    kept = Kept(request, rows * beams)
     alive = torch.arange(rows)  # which row of the caller's each running one is, on the CPU,
     here = alive.to(device)  # and on the device
     length = 0
     while True:
         length += 1
-        at_limit = ask.limit[alive] <= length
+        at_limit = request.limit[alive] <= length
         flat = running.ids.flatten(0, 1)
-        logp = ask.process(flat, logits.log_softmax(-1), here.repeat_interleave(beams))
+        logp = request.process(flat, logits.log_softmax(-1), here.repeat_interleave(beams))
         kept.add(logits, logp, (here[:, None] * beams + each).flatten())
         sums = (running.score[..., None] + logp.view(-1, beams, vocab)).flatten(1)  # B K·V
-        if ask.draw is None:
+        if request.draw is None:
             best, where = sums.topk(count, dim=1)  # B C
             rank = best
         else:
-            where, rank = ask.draw(sums, here, count)
+            where, rank = request.draw(sums, here, count)
             best = sums.gather(1, where)
         beam, token = where // vocab, where % vocab
         grown = running.pick(beam)  # B C
         grown.ids = torch.cat([grown.ids, token[..., None]], dim=2)
         if grown.trail is not None:
             grown.trail = torch.cat([grown.trail, (here[:, None] * beams + beam)[..., None]], 2)
-        hits = ask.stop(grown.ids.flatten(0, 1)).view_as(token) | at_limit.to(device)[:, None]
+        hits = request.stop(grown.ids.flatten(0, 1)).view_as(token) | at_limit.to(device)[:, None]
 
         # What ends counts as finished only if it is among the K best.
         grown.ended = hits & first
         grown.length = grown.length + 1
-        grown.score = best / length**ask.length_penalty + ~grown.ended * dead
-        finished = finished.best_with(grown, ask.pad)
+        grown.score = best / length**request.length_penalty + ~grown.ended * dead
+        finished = finished.best_with(grown, request.pad)
 
         score, order = (best + hits * dead).topk(beams, dim=1)  # B K
         running, beam = grown.pick(order), beam.gather(1, order)
         running.score = score
 
-        closed = (_closed(finished, score, length, ask, alive) | hits.all(1)).cpu()
+        closed = (_closed(finished, score, length, request, alive) | hits.all(1)).cpu()
         check_numbers(rank)
         for i in closed.nonzero()[:, 0].tolist():
             results[int(alive[i])] = finished.rows(slice(i, i + 1))
@@ -118,8 +118,8 @@ def search_beams(drive: Drive, state: State, ids: Tensor, ask: Ask) -> Generated
             here, moves = here[moved], moves[moved]
             running, finished = running.rows(moved), finished.rows(moved)
         state.select(moves.flatten(), sources=bool(closed.any()))
-        logits = drive.step(running.ids.flatten(0, 1), state)
-    found = _collect([each for each in results if each is not None], prompt, ask)
+        logits = stepper.step(running.ids.flatten(0, 1), state)
+    found = _collect([each for each in results if each is not None], prompt, request)
     return kept.put(found)
 
 
@@ -131,34 +131,34 @@ def _start(ids: Tensor, beams: int, dead: float, dtype: torch.dtype, trail: bool
     return Beams(ids[:, None].expand(-1, beams, -1), empty, score, none.bool(), none)
 
 
-def _closed(finished: Beams, score: Tensor, length: int, ask: Ask, alive: Tensor) -> Tensor:
+def _closed(finished: Beams, score: Tensor, length: int, request: Request, alive: Tensor) -> Tensor:
     """Rows of which nothing better can come: the best beam would not beat the worst finished one.
 
     It is judged as if it ended here; with "never" and a penalty that favours length, as if it came
     to the longest length without losing anything more.
     """
-    hope = score[:, :1] / length**ask.length_penalty
-    if ask.early_stopping == "never" and ask.length_penalty > 0:
-        ideal = ask.limit[alive].double().to(score.device)[:, None]
-        hope = score[:, :1] / ideal**ask.length_penalty
+    hope = score[:, :1] / length**request.length_penalty
+    if request.early_stopping == "never" and request.length_penalty > 0:
+        ideal = request.limit[alive].double().to(score.device)[:, None]
+        hope = score[:, :1] / ideal**request.length_penalty
     worst = finished.score.min(1, keepdim=True).values
     worst = torch.where(finished.ended, worst, _dead(score.dtype))
     closed: Tensor = ~(hope > worst).any(1)
-    return closed | finished.ended.all(1) if ask.early_stopping is True else closed
+    return closed | finished.ended.all(1) if request.early_stopping is True else closed
 
 
-def _collect(found: list[Beams], prompt: int, ask: Ask) -> Generated:
+def _collect(found: list[Beams], prompt: int, request: Request) -> Generated:
     """The returned sequences of all rows, one below the other, padded to one width."""
-    width = max(int(each.length[:, : ask.back].max()) for each in found)
+    width = max(int(each.length[:, : request.back].max()) for each in found)
 
     def join(tensors: list[Tensor], fill: int, width: int) -> Tensor:
-        cut = [x[0, : ask.back, :width] for x in tensors]
+        cut = [x[0, : request.back, :width] for x in tensors]
         return torch.cat([pad(x, (0, width - x.shape[1]), value=fill) for x in cut])
 
     trails = [each.trail for each in found if each.trail is not None]
     return Generated(
-        join([each.ids for each in found], ask.pad, prompt + width),
-        torch.cat([each.score[0, : ask.back] for each in found]),
+        join([each.ids for each in found], request.pad, prompt + width),
+        torch.cat([each.score[0, : request.back] for each in found]),
         beam_indices=join(trails, -1, width) if trails else None,
     )
 

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.errors import ConfigError
-from allformer.generate.ask import Ask, Draw, Generated, Streamer
 from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
-from allformer.generate.drive import drive_for, padding_columns
+from allformer.generate.decode import decode
 from allformer.generate.options import DEFAULTS, GenerationConfig, settle
 from allformer.generate.processors import make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_prompt
-from allformer.generate.sample import follow
+from allformer.generate.request import Draw, Generated, Request, Streamer
+from allformer.generate.stepper import padding_columns, stepper_for
 from allformer.generate.stop import Stop
 from allformer.generate.warp import make_warps
 
@@ -54,7 +54,7 @@ def generate(
     model's own (`model.generation`, if it has one). A decoder's prompts are padded on the left.
     `stop_strings` needs `tokenizer`. `dtype` is what is computed in.
     """
-    drive = drive_for(model, dtype)
+    stepper = stepper_for(model, dtype)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
     if not isinstance(generation, GenerationConfig | None):
         raise ConfigError(
@@ -80,10 +80,10 @@ def generate(
             # All that can be refused is refused before the model has any work.
             skip = padding_columns(mask) if ids is source else 0
             new = new_tokens(model, ids.shape[1], skip, g)
-            ask = _ask(model, g, source, ids, new, generator, tokenizer)
-            ask.streamer = streamer
-            state = drive.open(source, mask, g.use_cache is not False)
-            found = (search_beams if beams > 1 else follow)(drive, state, ids, ask)
+            request = _request(model, g, source, ids, new, generator, tokenizer)
+            request.streamer = streamer
+            state = stepper.open(source, mask, g.use_cache is not False)
+            found = (search_beams if beams > 1 else decode)(stepper, state, ids, request)
     return _plain(found, g)
 
 
@@ -108,7 +108,7 @@ def own_options(model: EncoderDecoderModel | DecoderOnlyModel) -> list[Generatio
     return [own] if model.generation is None else [own, model.generation]
 
 
-def _ask(
+def _request(
     model: EncoderDecoderModel | DecoderOnlyModel,
     g: GenerationConfig,
     source: Tensor,
@@ -116,7 +116,7 @@ def _ask(
     new: int,
     generator: torch.Generator | None,
     tokenizer: Any,
-) -> Ask:
+) -> Request:
     """The options as the work that they mean."""
     (rows, prompt), beams, back = ids.shape, g.num_beams or 1, g.num_return_sequences or 1
     eos = tuple(i for i in as_tuple(g.eos_token_id) if i >= 0)
@@ -130,7 +130,7 @@ def _ask(
     copies = beams if beams > 1 else back
     keep = 1 if beams == 1 else 1 + (len(eos) or 1)
     back_dict = bool(g.return_dict_in_generate)
-    return Ask(
+    return Request(
         limit=torch.full((rows,), new),
         stop=Stop(eos, strings, tokenizer, g.max_time),
         pad=_fill(g, eos, beams, bool(strings or g.max_time)),

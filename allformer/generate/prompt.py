@@ -10,8 +10,8 @@ from torch import Tensor
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.errors import ConfigError, LengthError
 from allformer.generate.checks import as_tuple
-from allformer.generate.drive import longest
 from allformer.generate.options import GenerationConfig
+from allformer.generate.stepper import longest
 
 _DEFAULT = 20  # new tokens where nobody says how many, as in transformers
 

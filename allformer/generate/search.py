@@ -17,11 +17,11 @@ from torch import Tensor
 
 from allformer.core.model import EncoderDecoderModel
 from allformer.errors import ConfigError
-from allformer.generate.ask import Ask
 from allformer.generate.beams import search_beams
-from allformer.generate.drive import EncoderDecoderDrive
+from allformer.generate.decode import decode
 from allformer.generate.processors import suppress
-from allformer.generate.sample import follow
+from allformer.generate.request import Request
+from allformer.generate.stepper import EncoderDecoderStepper
 from allformer.generate.stop import Stop
 
 
@@ -68,7 +68,7 @@ def search(
     eos, device = tokens.eos_id, input_ids.device
     # No sentence has these in it.
     never = [i for i in (tokens.bos_id, tokens.pad_id) if i is not None and i != eos]
-    ask = Ask(
+    request = Request(
         limit=torch.tensor(limits, dtype=torch.long),
         stop=Stop((eos,)),
         pad=eos,
@@ -78,10 +78,10 @@ def search(
         early_stopping=early_stopping,
         total=True,
     )
-    drive = EncoderDecoderDrive(model, dtype)
-    state = drive.open(input_ids, attention_mask, use_cache)
+    stepper = EncoderDecoderStepper(model, dtype)
+    state = stepper.open(input_ids, attention_mask, use_cache)
     start = torch.full((rows, 1), tokens.bos_id, device=device)
-    found = (search_beams if num_beams > 1 else follow)(drive, state, start, ask)
+    found = (search_beams if num_beams > 1 else decode)(stepper, state, start, request)
     assert found.sequences_scores is not None
     said = [row[: limits[i]] for i, row in enumerate(found.sequences[:, 1:].tolist())]
     return Found(

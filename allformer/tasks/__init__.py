@@ -9,17 +9,21 @@ af.embed(kit, ["A dog runs.", "Two men talk."])
 
 from __future__ import annotations
 
-from allformer.tasks.entities import tag
-from allformer.tasks.gaps import fill
-from allformer.tasks.kit import Kit, open_kit
-from allformer.tasks.labels import classify
+from allformer.tasks.answer import answer
+from allformer.tasks.classify import classify
+from allformer.tasks.embed import embed, similarity
+from allformer.tasks.fill import fill
+from allformer.tasks.pipeline import Pipeline, open_pipeline
 from allformer.tasks.result import Answer, Entity, Fill, Label
-from allformer.tasks.spans import answer
 from allformer.tasks.stream import Stream
+from allformer.tasks.tag import tag
 from allformer.tasks.texts import generate, summarise, translate
-from allformer.tasks.vectors import embed, similarity
+
+# The names from before 0.2: `kit = af.open_kit(...)`.
+Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
-    "Answer", "Entity", "Fill", "Kit", "Label", "Stream", "answer", "classify", "embed", "fill",
-    "generate", "open_kit", "similarity", "summarise", "tag", "translate",
+    "Answer", "Entity", "Fill", "Kit", "Label", "Pipeline", "Stream", "answer", "classify",
+    "embed", "fill", "generate", "open_kit", "open_pipeline", "similarity", "summarise", "tag",
+    "translate",
 ]  # fmt: skip

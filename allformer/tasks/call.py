@@ -1,4 +1,4 @@
-"""How every task is called: with a kit or a path, with one text or many."""
+"""How every task is called: with a pipeline or a path, with one text or many."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from allformer.errors import DataError
-from allformer.tasks.kit import Kit, Source, as_kit
+from allformer.tasks.pipeline import Pipeline, Source, as_pipeline
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,22 +17,24 @@ class Task(Protocol[P, R]):
     """One text in, one result out; a list in, a list out."""
 
     @overload
-    def __call__(self, kit: Source, texts: str, /, *args: P.args, **options: P.kwargs) -> R: ...
+    def __call__(
+        self, pipeline: Source, texts: str, /, *args: P.args, **options: P.kwargs
+    ) -> R: ...
     @overload
     def __call__(
-        self, kit: Source, texts: Sequence[Any], /, *args: P.args, **options: P.kwargs
+        self, pipeline: Source, texts: Sequence[Any], /, *args: P.args, **options: P.kwargs
     ) -> list[R]: ...
 
 
-def task(function: Callable[Concatenate[Kit, list[str], P], list[R]]) -> Task[P, R]:
-    """Let a function of a kit and a list take a path too, and one text too."""
+def task(function: Callable[Concatenate[Pipeline, list[str], P], list[R]]) -> Task[P, R]:
+    """Let a function of a pipeline and a list take a path too, and one text too."""
 
     @wraps(function)
-    def call(kit: Source, texts: Any, /, *args: P.args, **options: P.kwargs) -> Any:
+    def call(pipeline: Source, texts: Any, /, *args: P.args, **options: P.kwargs) -> Any:
         many = [texts] if isinstance(texts, str) else list(texts)
         if not many:
             return []
-        found = function(as_kit(kit), many, *args, **options)
+        found = function(as_pipeline(pipeline), many, *args, **options)
         return found[0] if isinstance(texts, str) else found
 
     return call

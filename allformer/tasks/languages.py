@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allformer.errors import ConfigError
-from allformer.tasks.kit import Kit
+from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.writing import settings
 from allformer.text.vocabulary import LANGUAGES_50
 
@@ -21,61 +21,61 @@ _PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
 
 @dataclass(frozen=True)
 class Way:
-    """The kit for a source language, what stands before each text, and options of generation."""
+    """The pipeline for a source language, what stands before each text, options of generation."""
 
-    kit: Kit
+    pipeline: Pipeline
     prefix: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def way(kit: Kit, source: str | None, target: str | None) -> Way:
-    """`way(kit, "en", "de")`: languages by code or by English name."""
-    if kit.tokenizer.settings.language_at:
-        return _codes(kit, source, target)
-    tasks = kit.raw.get("task_specific_params") or {}
+def way(pipeline: Pipeline, source: str | None, target: str | None) -> Way:
+    """`way(pipeline, "en", "de")`: languages by code or by English name."""
+    if pipeline.tokenizer.settings.language_at:
+        return _codes(pipeline, source, target)
+    tasks = pipeline.raw.get("task_specific_params") or {}
     pairs = {m.groups(): said for name, said in tasks.items() if (m := _PAIR.fullmatch(name))}
     if pairs:
-        return _prefixes(kit, pairs, _code(source), _code(target))
-    if target is not None and kit.tokenizer.token_to_id(f">>{target}<<") is not None:
-        return Way(kit, f">>{target}<< ")
+        return _prefixes(pipeline, pairs, _code(source), _code(target))
+    if target is not None and pipeline.tokenizer.token_to_id(f">>{target}<<") is not None:
+        return Way(pipeline, f">>{target}<< ")
     if source is None and target is None:
-        return Way(kit)
-    family = None if kit.model.origin is None else kit.model.origin.family
+        return Way(pipeline)
+    family = None if pipeline.model.origin is None else pipeline.model.origin.family
     if family == "t5" and source is not None and target is not None:
-        return Way(kit, f"translate {_name(source)} to {_name(target)}: ")
+        return Way(pipeline, f"translate {_name(source)} to {_name(target)}: ")
     raise ConfigError(
-        f"source={source!r}, target={target!r}: {kit.directory} is told no language; leave both "
-        f"out if it translates one way, or give the words it was trained with as prefix="
+        f"source={source!r}, target={target!r}: {pipeline.directory} is told no language; leave "
+        f"both out if it translates one way, or give the words it was trained with as prefix="
     )
 
 
-def _codes(kit: Kit, source: str | None, target: str | None) -> Way:
-    tokenizer = kit.tokenizer
+def _codes(pipeline: Pipeline, source: str | None, target: str | None) -> Way:
+    tokenizer = pipeline.tokenizer
     at, own = tokenizer.settings.language_at, tokenizer.settings.target_language
     if source is not None:
-        kit = replace(kit, tokenizer=tokenizer.with_language(_token(kit, source)))
+        pipeline = replace(pipeline, tokenizer=tokenizer.with_language(_token(pipeline, source)))
     name = "forced_bos_token_id" if at == "before" else "decoder_start_token_id"
     if target is None and own is None:
-        if getattr(settings(kit), name) is None:
+        if getattr(settings(pipeline), name) is None:
             raise ConfigError(
                 "target=None, but this checkpoint knows many languages; give one, such as de_DE"
             )
-        return Way(kit)
-    code = tokenizer.token_to_id(_token(kit, target or own or ""))
+        return Way(pipeline)
+    code = tokenizer.token_to_id(_token(pipeline, target or own or ""))
     if code is None:
         tokenizer.with_language(target or own or "")  # raises, and names the codes
-    return Way(kit, options={name: code})
+    return Way(pipeline, options={name: code})
 
 
-def _token(kit: Kit, language: str) -> str:
+def _token(pipeline: Pipeline, language: str) -> str:
     """`de` → `de_DE`, where the vocabulary has it."""
     known = (code for code in LANGUAGES_50 if code.split("_")[0] == _code(language))
-    found = (code for code in known if kit.tokenizer.token_to_id(code) is not None)
+    found = (code for code in known if pipeline.tokenizer.token_to_id(code) is not None)
     return language if "_" in language else next(found, language)
 
 
 def _prefixes(
-    kit: Kit, pairs: dict[Any, dict[str, Any]], source: str | None, target: str | None
+    pipeline: Pipeline, pairs: dict[Any, dict[str, Any]], source: str | None, target: str | None
 ) -> Way:
     fits = [said for (a, b), said in pairs.items() if source in (None, a) and target in (None, b)]
     if len(fits) != 1:
@@ -84,7 +84,7 @@ def _prefixes(
             f"source={source!r}, target={target!r}: this checkpoint translates {known}; choose one"
         )
     options = dict(fits[0])
-    return Way(kit, options.pop("prefix", "") or "", options)
+    return Way(pipeline, options.pop("prefix", "") or "", options)
 
 
 def _code(language: str | None) -> str | None:

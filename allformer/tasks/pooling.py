@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.core.feed import ACT
+from allformer.core.feed_forward import ACT
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
 

@@ -1,6 +1,6 @@
 """Text while it is being written: a streamer for `generate`.
 
-generate(kit, "Once upon a time", streamer=Stream(kit.tokenizer, print))
+generate(pipeline, "Once upon a time", streamer=Stream(pipeline.tokenizer, print))
 """
 
 from __future__ import annotations

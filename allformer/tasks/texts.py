@@ -10,8 +10,8 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.errors import ConfigError
 from allformer.generate.translate import Translator
 from allformer.tasks.call import check_texts, task
-from allformer.tasks.kit import Kit
 from allformer.tasks.languages import Way, way
+from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.verbs import need
 from allformer.tasks.writing import write
 from allformer.train.recipe import DecodeRecipe, read_recipe
@@ -21,7 +21,7 @@ NEW, SUMMARY = 256, 128  # tokens at most, where neither caller nor checkpoint s
 
 @task
 def generate(
-    kit: Kit,
+    pipeline: Pipeline,
     prompts: list[Any],
     /,
     *,
@@ -42,22 +42,22 @@ def generate(
     with transformers' names; the checkpoint's generation_config.json says the others. With
     `num_return_sequences` > 1, so many texts of each prompt.
     """
-    need(kit, "generate")
-    texts = [_chat(kit, prompt, system) for prompt in prompts] if chat else prompts
+    need(pipeline, "generate")
+    texts = [_chat(pipeline, prompt, system) for prompt in prompts] if chat else prompts
     if system is not None and not chat:
         raise ConfigError(f"system={system!r} is a part of a chat; give chat=True")
     check_texts(texts, "prompt")
-    found = write(kit, texts, {}, options, most=lambda _: NEW, seed=seed, special=not chat)
+    found = write(pipeline, texts, {}, options, most=lambda _: NEW, seed=seed, special=not chat)
     return [each[0] if len(each) == 1 else each for each in found]
 
 
-def _chat(kit: Kit, prompt: str | Sequence[Mapping[str, Any]], system: str | None) -> str:
+def _chat(pipeline: Pipeline, prompt: str | Sequence[Mapping[str, Any]], system: str | None) -> str:
     messages: list[dict[str, Any]] = [] if system is None else [_says("system", system)]
     if isinstance(prompt, str):
         messages.append(_says("user", prompt))
     else:
         messages += [dict(message) for message in prompt]
-    text = kit.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    text = pipeline.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
     assert isinstance(text, str)
     return text
 
@@ -68,7 +68,7 @@ def _says(role: str, content: str) -> dict[str, str]:
 
 @task
 def translate(
-    kit: Kit,
+    pipeline: Pipeline,
     texts: list[str],
     /,
     *,
@@ -92,18 +92,20 @@ def translate(
     are those of `model.generate`.
     """
     check_texts(texts)
-    if kit.is_run:
-        return _translate_run(kit, texts, options, source or target or prefix)
-    need(kit, "translate")
+    if pipeline.is_run:
+        return _translate_run(pipeline, texts, options, source or target or prefix)
+    need(pipeline, "translate")
     told = prefix is not None and source is None and target is None
-    found = Way(kit) if told else way(kit, source, target)
+    found = Way(pipeline) if told else way(pipeline, source, target)
     before = found.prefix if prefix is None else prefix
-    return _answers(found.kit, texts, before, found.options, options, truncate, seed, _translated)
+    return _answers(
+        found.pipeline, texts, before, found.options, options, truncate, seed, _translated
+    )
 
 
 @task
 def summarise(
-    kit: Kit,
+    pipeline: Pipeline,
     texts: list[str],
     /,
     *,
@@ -122,16 +124,16 @@ def summarise(
     `model.generate` and win.
     """
     check_texts(texts)
-    need(kit, "summarise")
-    said = dict((kit.raw.get("task_specific_params") or {}).get("summarization") or {})
-    t5 = kit.model.origin is not None and kit.model.origin.family == "t5"
+    need(pipeline, "summarise")
+    said = dict((pipeline.raw.get("task_specific_params") or {}).get("summarization") or {})
+    t5 = pipeline.model.origin is not None and pipeline.model.origin.family == "t5"
     before = said.pop("prefix", "summarize: " if t5 else "") or ""
     before = before if prefix is None else prefix
-    return _answers(kit, texts, before, said, options, truncate, seed, lambda _: SUMMARY)
+    return _answers(pipeline, texts, before, said, options, truncate, seed, lambda _: SUMMARY)
 
 
 def _answers(
-    kit: Kit,
+    pipeline: Pipeline,
     texts: list[str],
     prefix: str,
     said: dict[str, Any],
@@ -143,7 +145,7 @@ def _answers(
     """One text for each; an empty one stays empty."""
     filled = [i for i, text in enumerate(texts) if text.strip()]
     found = write(
-        kit,
+        pipeline,
         [prefix + texts[i] for i in filled],
         said,
         {**options, "num_return_sequences": 1},
@@ -162,14 +164,16 @@ def _translated(source: int) -> int:
     return 2 * source + 20
 
 
-def _translate_run(kit: Kit, texts: list[str], options: dict[str, Any], told: Any) -> list[str]:
+def _translate_run(
+    pipeline: Pipeline, texts: list[str], options: dict[str, Any], told: Any
+) -> list[str]:
     if told:
         raise ConfigError(
-            f"source, target and prefix are for checkpoints; {kit.directory} is a run of "
+            f"source, target and prefix are for checkpoints; {pipeline.directory} is a run of "
             f"`allformer train`, which translates one way"
         )
-    assert isinstance(kit.model, EncoderDecoderModel)
-    run = Run(kit.directory, kit.model, kit.tokenizer)
+    assert isinstance(pipeline.model, EncoderDecoderModel)
+    run = Run(pipeline.directory, pipeline.model, pipeline.tokenizer)
     return list(run_translator(run, options).lines(texts))
 
 

@@ -6,7 +6,7 @@ from allformer import config
 from allformer.errors import TaskError
 from allformer.families import FAMILIES
 from allformer.families.family import head_kind
-from allformer.tasks.kit import Kit
+from allformer.tasks.pipeline import Pipeline
 
 # By the kind of head (`head_kind`); every model can embed.
 ENCODER = {
@@ -27,12 +27,12 @@ NEEDS = {
 }
 
 
-def verbs(kit: Kit) -> tuple[str, ...]:
+def verbs(pipeline: Pipeline) -> tuple[str, ...]:
     """What this checkpoint can do: `("fill", "embed", "similarity")`."""
-    tree = kit.model.config
+    tree = pipeline.model.config
     if isinstance(tree, config.EncoderDecoder):
         own = BOTH.get(head_kind(tree), ())
-        if "generate" in own and "mask" in kit.tokenizer.special_ids:
+        if "generate" in own and "mask" in pipeline.tokenizer.special_ids:
             own = (*own, "fill")  # BART was trained to
     else:
         table = DECODER if isinstance(tree, config.DecoderOnly) else ENCODER
@@ -40,24 +40,24 @@ def verbs(kit: Kit) -> tuple[str, ...]:
     return (*own, *VECTORS)
 
 
-def need(kit: Kit, verb: str) -> None:
+def need(pipeline: Pipeline, verb: str) -> None:
     """Refuse a checkpoint that cannot, and say what it can."""
-    can = verbs(kit)
+    can = verbs(pipeline)
     if verb in can:
         return
     kind, what = NEEDS[verb]
     raise TaskError(
-        f"{verb} needs {what}, but {kit.directory} is a {kit.architecture}: it can "
-        f"{', '.join(can[:-1])}; try `allformer {can[0]}`{_other(kit, kind, verb)}"
+        f"{verb} needs {what}, but {pipeline.directory} is a {pipeline.architecture}: it can "
+        f"{', '.join(can[:-1])}; try `allformer {can[0]}`{_other(pipeline, kind, verb)}"
     )
 
 
-def _other(kit: Kit, kind: str, verb: str) -> str:
+def _other(pipeline: Pipeline, kind: str, verb: str) -> str:
     """The class of its family that could."""
-    origin = kit.model.origin
+    origin = pipeline.model.origin
     known = FAMILIES[origin.family].architectures if origin is not None else {}
     fits = next((name for name, head in known.items() if head == kind), None)
-    shape = isinstance(kit.model.config, config.DecoderOnly) and verb in ("fill", "translate")
-    if fits is None or fits == kit.architecture or shape:
+    shape = isinstance(pipeline.model.config, config.DecoderOnly) and verb in ("fill", "translate")
+    if fits is None or fits == pipeline.architecture or shape:
         return ""
     return f", or give a {fits} that was trained for this"

@@ -14,22 +14,24 @@ from allformer.core.model import DecoderOnlyModel
 from allformer.generate.checks import as_tuple
 from allformer.generate.generate import own_options
 from allformer.generate.options import GenerationConfig, settle
-from allformer.tasks.feed import check_lengths, encode, feed
-from allformer.tasks.kit import Kit
+from allformer.tasks.batching import check_lengths, encode, feed
+from allformer.tasks.pipeline import Pipeline
 from allformer.text.batch import Batch
 from allformer.text.tokenizer import Tokenizer
 
 
 def settings(
-    kit: Kit, said: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+    pipeline: Pipeline,
+    said: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> GenerationConfig:
     """The checkpoint's own options, over them those of one of its tasks, over all the caller's."""
-    own = own_options(kit.model)  # type: ignore[arg-type]
+    own = own_options(pipeline.model)  # type: ignore[arg-type]
     return settle(*own, GenerationConfig.from_dict(said or {}), options=options or {})
 
 
 def write(
-    kit: Kit,
+    pipeline: Pipeline,
     texts: Sequence[str],
     said: Mapping[str, Any],
     options: dict[str, Any],
@@ -46,17 +48,17 @@ def write(
     text of so many, where neither caller nor checkpoint says; `special=False` when the special
     tokens are in the texts already; `whole` warns of a text that has no end.
     """
-    decoder = isinstance(kit.model, DecoderOnlyModel)
-    batch = _encode(kit, texts, decoder, special, truncate)
-    device = kit.model.device
+    decoder = isinstance(pipeline.model, DecoderOnlyModel)
+    batch = _encode(pipeline, texts, decoder, special, truncate)
+    device = pipeline.model.device
     options = {**options, "return_dict_in_generate": False}
     streamer = options.pop("streamer", None)
-    g = settings(kit, said, options)
+    g = settings(pipeline, said, options)
     back = g.num_return_sequences or 1
     fixed = {
         "generation": GenerationConfig.from_dict(said),
         "generator": None if seed is None else torch.Generator(device.type).manual_seed(seed),
-        "tokenizer": kit.tokenizer,
+        "tokenizer": pipeline.tokenizer,
         "streamer": streamer,
     }
     out: list[list[str]] = [[] for _ in texts]
@@ -66,7 +68,7 @@ def write(
     # A decoder writes as much as it may; a translation is about as long as its source.
     new = g.max_new_tokens or g.max_length or most(0)
     batches = feed(
-        kit,
+        pipeline,
         batch,
         grows=lambda length: length + (new if decoder else length),
         share=max(g.num_beams or 1, back),
@@ -75,12 +77,14 @@ def write(
     )
     for rows, inputs in batches:
         width = inputs["input_ids"].shape[1]
-        ids = kit.model.generate(**inputs, **fixed, **options | _limit(kit, g, most, width))
+        ids = pipeline.model.generate(
+            **inputs, **fixed, **options | _limit(pipeline, g, most, width)
+        )
         written = ids[:, max(1, width) if decoder else 1 :].tolist()
         cut += sum(not _ended(g, row) for row in written)
         prompts = [batch_row(batch, row) if decoder else [] for row in rows]
         for n, new in enumerate(written):
-            out[rows[n // back]].append(_text(kit.tokenizer, prompts[n // back], new))
+            out[rows[n // back]].append(_text(pipeline.tokenizer, prompts[n // back], new))
     if whole and cut:
         warnings.warn(
             f"no end was reached in {cut} of {len(texts) * back} texts, which may be cut short; "
@@ -96,21 +100,25 @@ def batch_row(batch: Batch, row: int) -> list[int]:
     return ids.tolist()
 
 
-def _encode(kit: Kit, texts: Sequence[str], decoder: bool, special: bool, truncate: bool) -> Batch:
+def _encode(
+    pipeline: Pipeline, texts: Sequence[str], decoder: bool, special: bool, truncate: bool
+) -> Batch:
     if not decoder:
-        return encode(kit, texts, limit=kit.positions, truncate=truncate)
-    batch = kit.tokenizer(texts, padding_side="left", add_special_tokens=special)
-    check_lengths(batch, texts, kit.positions, kit, "shorten it")
+        return encode(pipeline, texts, limit=pipeline.positions, truncate=truncate)
+    batch = pipeline.tokenizer(texts, padding_side="left", add_special_tokens=special)
+    check_lengths(batch, texts, pipeline.positions, pipeline, "shorten it")
     return batch
 
 
-def _limit(kit: Kit, g: GenerationConfig, most: Callable[[int], int], width: int) -> dict[str, int]:
+def _limit(
+    pipeline: Pipeline, g: GenerationConfig, most: Callable[[int], int], width: int
+) -> dict[str, int]:
     """How many new tokens, where nobody has said."""
     if g.max_new_tokens is not None or g.max_length is not None:
         return {}
-    limit, position = most(width), kit.model.config.decoder.position  # type: ignore[union-attr]
+    limit, position = most(width), pipeline.model.config.decoder.position  # type: ignore[union-attr]
     if isinstance(position, Learned):  # the last token is said, not read
-        prompt = max(1, width) if isinstance(kit.model, DecoderOnlyModel) else 1
+        prompt = max(1, width) if isinstance(pipeline.model, DecoderOnlyModel) else 1
         limit = max(1, min(limit, position.length - prompt + 1))
     return {"max_new_tokens": limit}
 

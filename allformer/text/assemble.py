@@ -13,11 +13,11 @@ import tokenizers
 from tokenizers import AddedToken, processors
 
 from allformer.errors import ConfigError
-from allformer.text.around import around_language, special
 from allformer.text.families import Family
 from allformer.text.marian import MarianPipeline
 from allformer.text.settings import SPECIAL_NAMES, Settings
 from allformer.text.sidecar import Sidecar, Token
+from allformer.text.special_tokens import around_language, special
 from allformer.text.vocabulary import Names
 from allformer.text.wrapper import Tokenizer
 

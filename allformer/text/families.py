@@ -15,8 +15,8 @@ import tokenizers
 from tokenizers import AddedToken, processors
 
 from allformer.text import steps
-from allformer.text.around import Special, template
 from allformer.text.sidecar import Token
+from allformer.text.special_tokens import Special, template
 from allformer.text.vocabulary import LANGUAGES, LANGUAGES_50, Names, Options, Vocabulary, extra_ids
 
 

@@ -15,7 +15,6 @@ import tokenizers
 import torch
 
 from allformer.errors import ConfigError, DataError
-from allformer.text.around import around_language, special, template
 from allformer.text.batch import Batch
 from allformer.text.chat import apply_template
 from allformer.text.cutting import Cutter, check_lengths
@@ -24,6 +23,7 @@ from allformer.text.ids import Ids
 from allformer.text.inputs import Texts, not_text, pair_up
 from allformer.text.marian import MarianPipeline
 from allformer.text.settings import Settings
+from allformer.text.special_tokens import around_language, special, template
 
 
 class Tokenizer(Ids):

@@ -19,15 +19,14 @@ from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.weights import average, put_weights
 from allformer.core.model import EncoderDecoderModel, build
 from allformer.core.precision import pick_device
+from allformer.data.bpe_dropout import Recut
 from allformer.data.encoded import EncodedPairs
 from allformer.data.parallel import Corpus
-from allformer.data.recut import Recut
 from allformer.errors import CheckpointError, TrainingError
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from allformer.train.batch import Batch, Frame
 from allformer.train.corpora import open_data
 from allformer.train.diagnose import explain_nonfinite
-from allformer.train.feed import Place, micro_batches, prefetch
 from allformer.train.interrupts import interrupts
 from allformer.train.metrics import Metrics
 from allformer.train.model import model_config
@@ -36,6 +35,7 @@ from allformer.train.recipe import Recipe, read_recipe
 from allformer.train.schedule import learning_rate
 from allformer.train.state import checkpoints, load_state, save_state
 from allformer.train.step import DTYPES, Result, Stepper, StepSettings
+from allformer.train.stream import Place, micro_batches, prefetch
 from allformer.train.validate import validation_nll
 
 

@@ -24,7 +24,7 @@ from transformers import (
 import allformer as af
 from allformer.config import DecoderOnly, Full, LinearScaling, Llama3Scaling, Rotary, Window
 from allformer.errors import CheckpointError
-from allformer.families.dialect import read_config, write_config
+from allformer.families.config_json import read_config, write_config
 from tests.parity import zoo
 from tests.parity.zoo import Case, rewrite
 

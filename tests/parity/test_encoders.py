@@ -37,7 +37,7 @@ import allformer as af
 from allformer.config import EncoderOnly, Learned, LMHead, Pool
 from allformer.errors import CheckpointError
 from allformer.families import albert as albert_family
-from allformer.families.dialect import read_config, write_config
+from allformer.families.config_json import read_config, write_config
 from tests.parity import zoo
 from tests.parity.zoo import Case, rewrite
 

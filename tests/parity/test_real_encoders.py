@@ -24,7 +24,7 @@ from allformer.config import (
     Transform,
     repeat,
 )
-from allformer.families import pieces
+from allformer.families import layer_map
 from allformer.families.weights import Alias, Op, Same
 
 WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "weights"
@@ -100,13 +100,13 @@ def fairseq(model: EncoderOnly) -> list[Op]:
     ops: list[Op] = [
         Same("encoder.embedding.weight", f"{base}.embed_tokens.weight"),
         Same("encoder.position.weight", f"{base}.embed_positions.weight"),
-        *pieces.dense("encoder.source_norm", f"{base}.emb_layer_norm"),
+        *layer_map.dense("encoder.source_norm", f"{base}.emb_layer_norm"),
     ]
     for i, block in enumerate(model.encoder.blocks):
         ours, theirs = f"encoder.layers.{i}", f"{base}.layers.{i}"
         qkv = tuple(f"{theirs}.self_attn.{x}_proj" for x in "qkv")
-        sizes = pieces.head_sizes(block.attention, model.encoder.dim)
-        ops += pieces.fused(f"{ours}.attention.qkv", qkv, sizes)
+        sizes = layer_map.head_sizes(block.attention, model.encoder.dim)
+        ops += layer_map.fused(f"{ours}.attention.qkv", qkv, sizes)
         for part, name in (
             ("attention.out", "self_attn.out_proj"),
             ("attention_norm", "self_attn_layer_norm"),
@@ -114,9 +114,9 @@ def fairseq(model: EncoderOnly) -> list[Op]:
             ("feed.down", "fc2"),
             ("feed_norm", "final_layer_norm"),
         ):
-            ops += pieces.dense(f"{ours}.{part}", f"{theirs}.{name}")
-    ops += pieces.dense("head.transform.dense", "decoder.lm_head.dense")
-    ops += pieces.dense("head.transform.norm", "decoder.lm_head.layer_norm")
+            ops += layer_map.dense(f"{ours}.{part}", f"{theirs}.{name}")
+    ops += layer_map.dense("head.transform.dense", "decoder.lm_head.dense")
+    ops += layer_map.dense("head.transform.norm", "decoder.lm_head.layer_norm")
     ops.append(Same("head.bias", "decoder.lm_head.bias"))
     ops.append(Alias("decoder.lm_head.weight", f"{base}.embed_tokens.weight"))
     return ops

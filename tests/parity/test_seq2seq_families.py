@@ -42,7 +42,7 @@ from allformer.checkpoint.load import read_config_of
 from allformer.config import LMHead
 from allformer.core.position import sinusoid
 from allformer.errors import CheckpointError
-from allformer.families.dialect import read_config, write_config
+from allformer.families.config_json import read_config, write_config
 from allformer.families.original import BOS, EOS, PAD, transformer
 from allformer.generate.search import search
 from tests.models import loud, right_padding

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import allformer as af
 from allformer.core.model import AnyModel
 from allformer.families import FAMILIES
-from allformer.families.dialect import file_keys
+from allformer.families.config_json import file_keys
 from allformer.families.weights import save_tensor
 
 LENGTHS = (61, 48, 7, 1)  # past the buckets and rotary thresholds; one token alone

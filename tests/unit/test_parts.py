@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from allformer.config import Feed, LMHead, Norm, Sinusoidal
-from allformer.core.feed import FeedForward
+from allformer.core.feed_forward import FeedForward
 from allformer.core.linear import Fused
 from allformer.core.norm import make_norm
 from allformer.core.position import sinusoid

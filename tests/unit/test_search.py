@@ -158,7 +158,7 @@ def test_one_beam_is_greedy(kind, penalty, early, monkeypatch):
     ids, mask = sources()
     options = {"max_new_tokens": LIMIT, "length_penalty": penalty, "early_stopping": early}
     greedy = search(model(kind), ids, mask, **options)
-    monkeypatch.setattr(module, "follow", search_beams)
+    monkeypatch.setattr(module, "decode", search_beams)
     same(search(model(kind), ids, mask, **options), greedy)
 
 

@@ -33,7 +33,7 @@ from allformer.tasks import (
     open_kit,
     tag,
 )
-from allformer.tasks.feed import by_length
+from allformer.tasks.batching import by_length
 from tests import tiny
 from tests.loud import make_loud
 from tests.tiny import checkpoint  # noqa: F401
@@ -214,7 +214,7 @@ def test_windows_cover_a_passage_whole_each_as_a_pair(checkpoint):  # noqa: F811
 
 
 def test_entities_across_a_seam_are_whole():
-    from allformer.tasks.entities import Token, _entities, _merge
+    from allformer.tasks.tag import Token, _entities, _merge
 
     labels = ("O", "B-PER", "I-PER")
     text = "a b c d e f"
@@ -229,7 +229,7 @@ def test_entities_across_a_seam_are_whole():
 
 
 def test_a_b_begins_a_new_entity(checkpoint):  # noqa: F811
-    from allformer.tasks.entities import Token, _entities
+    from allformer.tasks.tag import Token, _entities
 
     labels = ("O", "B-LOC", "I-LOC", "LOC")
     tokens = [Token(i, i + 1, i, torch.eye(4)[k]) for i, k in enumerate([1, 1, 2, 0, 3, 2])]

@@ -21,14 +21,14 @@ from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError, ConfigError, DataError, TrainingError
 from allformer.generate.translate import Translator
 from allformer.text.tokenizer import train_tokenizer
-from allformer.train import feed
-from allformer.train.feed import Place, micro_batches, prefetch
+from allformer.train import stream
 from allformer.train.loop import Interrupted, train
 from allformer.train.metrics import read_metrics
 from allformer.train.recipe import Recipe, TrainRecipe, make_recipe, read_recipe
 from allformer.train.schedule import learning_rate
 from allformer.train.state import checkpoints
 from allformer.train.step import Stepper
+from allformer.train.stream import Place, micro_batches, prefetch
 
 WORDS = {
     "one": "ek", "two": "do", "red": "lal", "old": "vec",
@@ -280,7 +280,7 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(data, tmp_path):
 
 def poison(stepper: Stepper) -> None:
     with torch.no_grad():
-        stepper.model.decoder.layers[0].feed.up.weight[3, 5] = float("nan")
+        stepper.model.decoder.layers[0].stream.up.weight[3, 5] = float("nan")
 
 
 def test_a_poisoned_weight_is_named_with_the_step_and_what_to_try(data, tmp_path, monkeypatch):
@@ -289,7 +289,7 @@ def test_a_poisoned_weight_is_named_with_the_step_and_what_to_try(data, tmp_path
         train(toy_recipe(data), tmp_path / "run", device="cpu")
     said = str(stopped.value)
     assert "not finite at step 6 (learning rate 0.003)" in said
-    assert "weights that are not finite: decoder.layers.0.feed.up.weight\n" in said
+    assert "weights that are not finite: decoder.layers.0.stream.up.weight\n" in said
     assert "first value that is not finite: decoder.0.feed." in said
     assert "gradients that are not finite: " in said
     assert "try: a lower train.rate" in said
@@ -299,14 +299,14 @@ def test_a_poisoned_weight_is_named_with_the_step_and_what_to_try(data, tmp_path
 
 def test_a_gradient_that_is_no_number_stops_even_if_the_loss_is_fine(data, tmp_path, monkeypatch):
     def spoil(stepper: Stepper) -> None:
-        stepper.model.encoder.layers[0].feed.down.bias.register_hook(lambda grad: grad * math.inf)
+        stepper.model.encoder.layers[0].stream.down.bias.register_hook(lambda grad: grad * math.inf)
 
     stop_at(monkeypatch, 3, spoil)
     with pytest.raises(TrainingError) as stopped:
         train(toy_recipe(data), tmp_path / "run", device="cpu")
     said = str(stopped.value)
     assert "not finite at step 3 " in said
-    assert "gradients that are not finite: encoder.layers.0.feed.down.bias\n" in said
+    assert "gradients that are not finite: encoder.layers.0.stream.down.bias\n" in said
     assert "first value" not in said
 
 
@@ -448,7 +448,7 @@ def test_prefetch_makes_a_few_ahead_and_stops_when_it_is_closed():
     source.close()
     thread.join(timeout=5)
     assert not thread.is_alive()
-    assert len(made) <= 3 + feed._AHEAD + 1
+    assert len(made) <= 3 + stream._AHEAD + 1
 
 
 def test_the_next_epoch_is_encoded_while_this_one_is_used_and_all_threads_end():

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from allformer.core.precision import widen
 from allformer.errors import ConfigError, DataError
+from allformer.tasks.batching import excerpt, feed
 from allformer.tasks.call import check_texts, task
-from allformer.tasks.feed import excerpt, feed
-from allformer.tasks.kit import Kit
+from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.result import Answer
 from allformer.tasks.verbs import need
 from allformer.text.batch import Batch
@@ -26,7 +26,7 @@ WIDTH, OVERLAP = 384, 128  # tokens of a window, and what two of them share; as 
 
 @task
 def answer(
-    kit: Kit,
+    pipeline: Pipeline,
     questions: list[str],
     /,
     passages: str | Sequence[str],
@@ -44,26 +44,26 @@ def answer(
     One passage may serve all questions. `no_answer` lets a model that was trained so (SQuAD 2) say
     that the passage has none: its text is "". `whole_words` widens a span to whole words.
     """
-    need(kit, "answer")
+    need(pipeline, "answer")
     if top < 1 or max_answer_tokens < 1:
         raise ConfigError(f"top={top}, max_answer_tokens={max_answer_tokens}: both at least 1")
-    if no_answer and "cls" not in kit.tokenizer.special_ids:
+    if no_answer and "cls" not in pipeline.tokenizer.special_ids:
         raise ConfigError(
             "no_answer=True needs a token before the text, and this tokeniser has no cls token"
         )
     passages = [passages] * len(questions) if isinstance(passages, str) else list(passages)
     _check(questions, passages)
-    batch = _windows(kit, questions, passages)
+    batch = _windows(pipeline, questions, passages)
     words = _words(batch, len(questions)) if whole_words else None
     found: list[list[Answer]] = [[] for _ in questions]
     empty = [1.0] * len(questions)
-    for rows, inputs in feed(kit, batch):
+    for rows, inputs in feed(pipeline, batch):
         with torch.inference_mode():
-            out = kit.model(**inputs)
+            out = pipeline.model(**inputs)
         first, last = widen(out.start_logits).cpu(), widen(out.end_logits).cpu()
         for i, row in enumerate(rows):
             text = batch.texts[row]
-            window = _Window(kit, batch, row, first[i], last[i])
+            window = _Window(pipeline, batch, row, first[i], last[i])
             empty[text] = min(empty[text], window.empty)
             spans = window.best(top, max_answer_tokens, None if words is None else words[text])
             found[text] += [_answer(passages[text], *span) for span in spans]
@@ -97,9 +97,9 @@ def _best(answers: list[Answer], passage: str, top: int) -> list[Answer]:
     return list(best.values())[:top]
 
 
-def _windows(kit: Kit, questions: Sequence[str], passages: Sequence[str]) -> Batch:
-    width = min(WIDTH, kit.longest or WIDTH)
-    return kit.tokenizer(
+def _windows(pipeline: Pipeline, questions: Sequence[str], passages: Sequence[str]) -> Batch:
+    width = min(WIDTH, pipeline.longest or WIDTH)
+    return pipeline.tokenizer(
         questions,
         passages,
         padding_side="right",
@@ -126,13 +126,15 @@ def _words(batch: Batch, texts: int) -> list[Words]:
 class _Window:
     """One row: where an answer may be, and how likely it begins and ends at each place."""
 
-    def __init__(self, kit: Kit, batch: Batch, row: int, first: Tensor, last: Tensor) -> None:
+    def __init__(
+        self, pipeline: Pipeline, batch: Batch, row: int, first: Tensor, last: Tensor
+    ) -> None:
         sequences = batch.sequence_ids(row)[: len(first)]
         self.offsets, self.words = batch.offsets(row), batch.word_ids(row)
         self.passage = torch.tensor([sequence == 1 for sequence in sequences])
         allowed = self.passage.clone()
         ids = batch["input_ids"][row, : len(first)]
-        nothing = (ids == kit.tokenizer.special_ids.get("cls", -1)) & ~self.passage
+        nothing = (ids == pipeline.tokenizer.special_ids.get("cls", -1)) & ~self.passage
         allowed |= nothing
         self.first = first.masked_fill(~allowed, float("-inf")).softmax(-1)
         self.last = last.masked_fill(~allowed, float("-inf")).softmax(-1)

@@ -10,16 +10,16 @@ from torch import Tensor
 from allformer import config
 from allformer.core.precision import widen
 from allformer.errors import DataError
+from allformer.tasks.batching import encode, feed
 from allformer.tasks.call import task
-from allformer.tasks.feed import encode, feed
-from allformer.tasks.kit import Kit
+from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.result import Label
 from allformer.tasks.verbs import need
 
 
 @task
 def classify(
-    kit: Kit,
+    pipeline: Pipeline,
     texts: list[str],
     /,
     pairs: str | Sequence[str] | None = None,
@@ -37,19 +37,19 @@ def classify(
     Scores are a softmax; where several labels may hold at once (or there is but one), each has its
     own sigmoid; of a regression, the value itself. `pairs` are second texts.
     """
-    need(kit, "classify")
+    need(pipeline, "classify")
     others = [pairs] if isinstance(pairs, str) else None if pairs is None else list(pairs)
     if others is not None and len(others) != len(texts):
         raise DataError(f"there are {len(texts)} texts but {len(others)} pairs; each needs its own")
-    head = kit.model.config.head
+    head = pipeline.model.config.head
     assert isinstance(head, config.ClassHead)
-    batch = encode(kit, texts, others, limit=kit.longest, truncate=truncate)
+    batch = encode(pipeline, texts, others, limit=pipeline.longest, truncate=truncate)
     # Without a padding id the last token of a text cannot be told from padding.
-    alone = head.at == "last" and kit.stack.source.pad_id is None
+    alone = head.at == "last" and pipeline.stack.source.pad_id is None
     found: list[Label | list[Label]] = [Label("", 0.0)] * len(texts)
-    for rows, inputs in feed(kit, batch, alone=alone):
+    for rows, inputs in feed(pipeline, batch, alone=alone):
         with torch.inference_mode():
-            logits = kit.model(**inputs).logits
+            logits = pipeline.model(**inputs).logits
         for row, scores in zip(rows, _scores(widen(logits), head).tolist(), strict=True):
             ranked = sorted(zip(scores, head.labels, strict=True), key=lambda pair: -pair[0])
             labels = [Label(name, score) for score, name in ranked]

@@ -1,6 +1,6 @@
 """One matrix product on a CPU in fp32: torch's own choice (`F.linear`) against `core.product`.
 
-    python benchmarks/product.py [--threads 2]
+    python benchmarks/matmul.py [--threads 2]
 
 Both get the same matrices; runs alternate in blocks and the best of each counts.
 """
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.core.product import product
+from allformer.core.matmul import matmul
 
 SIZES = ((512, 512), (512, 2048), (768, 768), (768, 2304), (768, 3072), (3072, 768), (768, 30_522))
 ROWS = (1, 16, 64, 256, 2048)
@@ -43,7 +43,7 @@ def main() -> None:
             weight, bias = torch.randn(outputs, inputs) / inputs**0.5, torch.randn(outputs)
             for rows in ROWS:
                 x = torch.randn(rows, inputs)
-                runs = (lambda: F.linear(x, weight, bias), lambda: product(x, weight, bias))  # noqa: B023
+                runs = (lambda: F.linear(x, weight, bias), lambda: matmul(x, weight, bias))  # noqa: B023
                 theirs, ours = (
                     min(times)
                     for times in zip(

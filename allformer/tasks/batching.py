@@ -10,14 +10,14 @@ from torch import Tensor
 from allformer import config
 from allformer.errors import LengthError
 from allformer.tasks.call import check_texts
-from allformer.tasks.kit import Kit
+from allformer.tasks.pipeline import Pipeline
 from allformer.text.batch import Batch
 
 BUDGET = {"cpu": 4096, "cuda": 32_768}  # tokens of one batch, padding included
 
 
 def encode(
-    kit: Kit,
+    pipeline: Pipeline,
     texts: Sequence[str],
     pairs: Sequence[str] | None = None,
     *,
@@ -28,10 +28,10 @@ def encode(
     check_texts(texts)
     check_texts(pairs or (), "pair")
     if not truncate or limit is None:
-        batch = kit.tokenizer(texts, pairs, padding_side="right")
-        check_lengths(batch, texts, limit, kit)
+        batch = pipeline.tokenizer(texts, pairs, padding_side="right")
+        check_lengths(batch, texts, limit, pipeline)
         return batch
-    batch = kit.tokenizer(texts, pairs, padding_side="right", max_length=limit, truncate=True)
+    batch = pipeline.tokenizer(texts, pairs, padding_side="right", max_length=limit, truncate=True)
     if batch.cut:
         first = excerpt(texts[batch.cut[0]])
         some = "1 text was" if len(batch.cut) == 1 else f"{len(batch.cut)} texts were"
@@ -43,7 +43,7 @@ def check_lengths(
     batch: Batch,
     texts: Sequence[str],
     limit: int | None,
-    kit: Kit,
+    pipeline: Pipeline,
     way_out: str = "split it, or cut it with truncate=True (--truncate)",
 ) -> None:
     """Refuse the first text that is too long, with its number, its length and a way out."""
@@ -54,7 +54,7 @@ def check_lengths(
     text = batch.texts[row]
     raise LengthError(
         f"text {text + 1} ({excerpt(texts[text])}) has {lengths[row]} tokens, but "
-        f"{kit.architecture} takes {limit}; {way_out}"
+        f"{pipeline.architecture} takes {limit}; {way_out}"
     )
 
 
@@ -65,7 +65,7 @@ def excerpt(text: str, width: int = 40) -> str:
 
 
 def feed(
-    kit: Kit,
+    pipeline: Pipeline,
     batch: Batch,
     *,
     grows: Callable[[int], int] = lambda length: length,
@@ -79,14 +79,14 @@ def feed(
     budget of tokens, as beams do; `alone` gives one row at a time; `left` says that the batch is
     padded there.
     """
-    device, tokens = kit.model.device, kit.stack.source
+    device, tokens = pipeline.model.device, pipeline.stack.source
     lengths = batch["attention_mask"].sum(1).tolist()
     budget = 0 if alone else BUDGET.get(device.type, BUDGET["cpu"]) // share
     for rows in by_length(map(grows, lengths), budget):
         width = max(lengths[row] for row in rows)
         columns = slice(batch.width - width, None) if left else slice(width)
         inputs = {name: x[rows, columns].to(device) for name, x in batch.items()}
-        if not (isinstance(kit.model.config, config.EncoderOnly) and tokens.types):
+        if not (isinstance(pipeline.model.config, config.EncoderOnly) and tokens.types):
             inputs.pop("token_type_ids", None)
         if tokens.pad_id is not None:  # the model may look for its own, the tokeniser has another
             gap = inputs["attention_mask"] == 0

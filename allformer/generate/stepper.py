@@ -1,8 +1,8 @@
 """Models as one thing to a search: "the logits of the next token, for these rows, in this state".
 
-    drive = drive_for(model)
-    state = drive.open(input_ids, attention_mask)          # the state is the caller's
-    logits = drive.step(ids, state)                        # rows L → rows V
+    stepper = stepper_for(model)
+    state = stepper.open(input_ids, attention_mask)          # the state is the caller's
+    logits = stepper.step(ids, state)                        # rows L → rows V
     state.select(rows, sources=True)                       # rows leave, move or multiply
 
 Legend: L tokens so far (of a decoder: the prompt and what came after), V vocabulary.
@@ -42,7 +42,7 @@ class State:
             self.memory = None if self.memory is None else self.memory.index_select(0, rows)
 
 
-class Drive(Protocol):
+class Stepper(Protocol):
     """What a search asks of a model."""
 
     def open(self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True) -> State:
@@ -52,7 +52,7 @@ class Drive(Protocol):
         """The logits of the token after `ids` (rows L → rows V), in at least fp32."""
 
 
-class EncoderDecoderDrive:
+class EncoderDecoderStepper:
     """The source is encoded once; `ids` are the decoder's, from its start token on."""
 
     def __init__(self, model: EncoderDecoderModel, dtype: torch.dtype | None = None) -> None:
@@ -77,7 +77,7 @@ class EncoderDecoderDrive:
         return Cache(len(self.model.config.decoder.blocks))
 
 
-class DecoderDrive:
+class DecoderStepper:
     """The prompt and what follows it are one sequence; padding stands left of the prompt."""
 
     def __init__(self, model: DecoderOnlyModel, dtype: torch.dtype | None = None) -> None:
@@ -104,12 +104,12 @@ class DecoderDrive:
         return Cache(len(self.model.config.decoder.blocks))
 
 
-def drive_for(model: object, dtype: torch.dtype | None = None) -> Drive:
-    """The drive of a model; one that cannot generate is refused."""
+def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:
+    """The stepper of a model; one that cannot generate is refused."""
     if isinstance(model, EncoderDecoderModel):
-        return EncoderDecoderDrive(model, dtype)
+        return EncoderDecoderStepper(model, dtype)
     if isinstance(model, DecoderOnlyModel):
-        return DecoderDrive(model, dtype)
+        return DecoderStepper(model, dtype)
     raise ConfigError(
         f"{type(model).__name__} cannot generate: it has no decoder; "
         f"use a DecoderOnly or an EncoderDecoder"

@@ -1,7 +1,7 @@
 """What every task takes: a model and its tokeniser, opened once.
 
-kit = open_kit("path/or/id")
-kit.model, kit.tokenizer
+pipeline = open_pipeline("path/or/id")
+pipeline.model, pipeline.tokenizer
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.load import load, read_json
 from allformer.core.model import AnyModel
 from allformer.core.precision import pick_device
-from allformer.families.dialect import find_family
+from allformer.families.config_json import find_family
 from allformer.tasks.sentence import Sentence, read_sentence
 from allformer.text.load import load_tokenizer
 from allformer.text.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
-class Kit:
+class Pipeline:
     """A model and its tokeniser; `raw` is the config.json that they were read from."""
 
     model: AnyModel = field(repr=False)
@@ -69,18 +69,18 @@ class Kit:
         return _is_run(self.raw, self.tokenizer)
 
 
-Source = Kit | str | Path
+Source = Pipeline | str | Path
 
 
-def open_kit(
+def open_pipeline(
     path: str | Path,
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     architecture: str | None = None,
     head: bool = True,
-) -> Kit:
-    """Open a checkpoint for any number of tasks: `kit = open_kit("google-bert/bert-base-cased")`.
+) -> Pipeline:
+    """Open a checkpoint for any number of tasks: `open_pipeline("google-bert/bert-base-cased")`.
 
     `device` is a GPU if there is one. Weights keep the dtype of their file; on a CPU, where half
     precision is slow, they are widened to fp32 unless `dtype` says otherwise. `head=False` leaves
@@ -96,7 +96,7 @@ def open_kit(
     if architecture is None and (sentence is not None or not head):
         architecture = _without_head(raw)
     model = load(directory, device=where, dtype=dtype, architecture=architecture)
-    return Kit(model, _tokenizer(directory, root, raw), directory, raw, sentence)
+    return Pipeline(model, _tokenizer(directory, root, raw), directory, raw, sentence)
 
 
 def is_run(directory: Path) -> bool:
@@ -109,9 +109,9 @@ def _is_run(raw: dict[str, Any], tokenizer: Tokenizer) -> bool:
     return raw.get("is") == config.EncoderDecoder.__name__ and not tokenizer.encode("")
 
 
-def as_kit(source: Source, *, head: bool = True) -> Kit:
-    """A kit as it is; a path or a hub id opened."""
-    return source if isinstance(source, Kit) else open_kit(source, head=head)
+def as_pipeline(source: Source, *, head: bool = True) -> Pipeline:
+    """A pipeline as it is; a path or a hub id opened."""
+    return source if isinstance(source, Pipeline) else open_pipeline(source, head=head)
 
 
 def _tokenizer(directory: Path, root: Path, raw: dict[str, Any]) -> Tokenizer:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from allformer.data import recut
+from allformer.data import bpe_dropout
+from allformer.data.bpe_dropout import Recut
 from allformer.data.encoded import EncodedPairs
-from allformer.data.recut import Recut
 from allformer.errors import ConfigError, DataError
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
 
@@ -22,7 +22,7 @@ def tokenizer() -> Tokenizer:
 
 
 def test_without_a_merge_left_out_the_ids_are_the_tokenisers(tokenizer, monkeypatch):
-    monkeypatch.setattr(recut, "_CHUNK", 7)
+    monkeypatch.setattr(bpe_dropout, "_CHUNK", 7)
     plain = EncodedPairs.from_pairs(PAIRS, tokenizer)
     pairs = Recut.from_pairs(iter(PAIRS), tokenizer, dropout=1e-12)(seed=0, epoch=0)
     assert len(pairs) == len(plain)

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from allformer.errors import ConfigError, DataError
 from allformer.tasks.bare import states
-from allformer.tasks.feed import encode, feed
-from allformer.tasks.kit import Kit, Source, as_kit
+from allformer.tasks.batching import encode, feed
+from allformer.tasks.pipeline import Pipeline, Source, as_pipeline
 from allformer.tasks.pooling import Normalise, Pooling, Step
 from allformer.tasks.sentence import Sentence
 
 
 def embed(
-    kit: Source,
+    pipeline: Source,
     texts: str | Sequence[str],
     *,
     pooling: str | Sequence[str] | None = None,
@@ -44,25 +44,25 @@ def embed(
     checkpoint says at which length sentence-transformers cuts, it is cut there, with a warning,
     unless `truncate` is False.
     """
-    kit = as_kit(kit, head=False)
+    pipeline = as_pipeline(pipeline, head=False)
     one = isinstance(texts, str)
     many = [texts] if isinstance(texts, str) else list(texts)
-    sentence = kit.sentence or Sentence(kit.directory, (Pooling(),))
+    sentence = pipeline.sentence or Sentence(pipeline.directory, (Pooling(),))
     steps = _steps(sentence.steps, pooling, normalise)
     before = _prompt(sentence, prompt, prompt_name)
     lower = _lowered if sentence.lower else str
-    limits = [limit for limit in (sentence.max_length, kit.longest) if limit is not None]
+    limits = [limit for limit in (sentence.max_length, pipeline.longest) if limit is not None]
     batch = encode(
-        kit,
+        pipeline,
         [lower(before + text) if isinstance(text, str) else text for text in many],
         limit=min(limits, default=None),
         truncate=sentence.max_length is not None if truncate is None else truncate,
     )
-    count = _prompt_tokens(kit, lower(before)) if before else 0
+    count = _prompt_tokens(pipeline, lower(before)) if before else 0
     found: dict[int, Tensor] = {}
-    for rows, inputs in feed(kit, batch):
+    for rows, inputs in feed(pipeline, batch):
         with torch.inference_mode():
-            x = states(kit.model, inputs)
+            x = states(pipeline.model, inputs)
             for step in steps:
                 if isinstance(step, Pooling):
                     x = step.pool(x, inputs["attention_mask"], count)
@@ -70,12 +70,12 @@ def embed(
                     x = step(x)
         found |= dict(zip(rows, x.float().cpu().clone(), strict=True))
     if not many:
-        return torch.empty(0, kit.stack.dim)
+        return torch.empty(0, pipeline.stack.dim)
     return found[0] if one else torch.stack([found[i] for i in range(len(many))])
 
 
 def similarity(
-    kit: Source,
+    pipeline: Source,
     a: str | Sequence[str],
     b: str | Sequence[str] | None = None,
     *,
@@ -92,15 +92,15 @@ def similarity(
     the second with the second, and so on. `measure` is "cosine" unless the checkpoint says
     otherwise; "dot"; "euclidean" and "manhattan" are distances, negated. `options` are `embed`'s.
     """
-    kit = as_kit(kit, head=False)
-    name = measure or (kit.sentence.measure if kit.sentence is not None else "cosine")
+    pipeline = as_pipeline(pipeline, head=False)
+    name = measure or (pipeline.sentence.measure if pipeline.sentence is not None else "cosine")
     if name not in MEASURES:
         raise ConfigError(f"measure={name!r} is not known; try {', '.join(MEASURES)}")
     other = a if b is None else b
     first, second = ([x] if isinstance(x, str) else list(x) for x in (a, other))
     if pairs and len(first) != len(second):
         raise DataError(f"pairs=True, but there are {len(first)} texts and {len(second)}")
-    vectors = embed(kit, [*first, *([] if b is None else second)], **options)
+    vectors = embed(pipeline, [*first, *([] if b is None else second)], **options)
     x, y = vectors[: len(first)], vectors[len(first) :] if b is not None else vectors
     if pairs:
         return MEASURES[name](x[:, None], y[:, None])[:, 0, 0]
@@ -157,10 +157,10 @@ def _prompt(sentence: Sentence, prompt: str | None, name: str | None) -> str:
     return sentence.prompts[name]
 
 
-def _prompt_tokens(kit: Kit, prompt: str) -> int:
+def _prompt_tokens(pipeline: Pipeline, prompt: str) -> int:
     """How many tokens of a row are the prompt's; a special token at its end is the text's."""
-    ids = kit.tokenizer.encode(prompt)
-    return len(ids) - (bool(ids) and ids[-1] in kit.tokenizer.special_ids.values())
+    ids = pipeline.tokenizer.encode(prompt)
+    return len(ids) - (bool(ids) and ids[-1] in pipeline.tokenizer.special_ids.values())
 
 
 def _lowered(text: str) -> str:

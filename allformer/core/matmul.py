@@ -39,7 +39,7 @@ def _processor() -> str:
 _onednn = _find_onednn()
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x … K, weight N K, bias N → … N, all of one dtype."""
     large = weight.numel() >= LARGE and x.numel() >= MANY * weight.shape[1]
     if large and _onednn is not None and _only_result(x, weight):

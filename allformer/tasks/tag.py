@@ -15,9 +15,9 @@ from torch import Tensor
 from allformer import config
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
+from allformer.tasks.batching import feed
 from allformer.tasks.call import check_texts, task
-from allformer.tasks.feed import feed
-from allformer.tasks.kit import Kit
+from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.result import Entity
 from allformer.tasks.verbs import need
 from allformer.text.batch import Batch
@@ -37,7 +37,7 @@ class Token:
 
 @task
 def tag(
-    kit: Kit, texts: list[str], /, *, join: str = "simple", overlap: int | None = None
+    pipeline: Pipeline, texts: list[str], /, *, join: str = "simple", overlap: int | None = None
 ) -> list[list[Entity]]:
     """The entities of each text, in order; what is labelled "O" is left out.
 
@@ -49,23 +49,23 @@ def tag(
     each token with its own label, B- and I- included. `overlap` is how many tokens two windows of
     a long text share (a quarter of a window unless given).
     """
-    need(kit, "tag")
+    need(pipeline, "tag")
     check_texts(texts)
     if join not in ("none", "simple", *AGREE):
         raise ConfigError(f"join={join!r} is not known; try none, simple, {', '.join(AGREE)}")
-    head = kit.model.config.head
+    head = pipeline.model.config.head
     assert isinstance(head, config.ClassHead)
-    shared = (kit.longest or 0) // 4 if overlap is None else overlap
-    batch = kit.tokenizer(  # several rows of a long text
+    shared = (pipeline.longest or 0) // 4 if overlap is None else overlap
+    batch = pipeline.tokenizer(  # several rows of a long text
         texts,
         padding_side="right",
-        max_length=kit.longest,
-        windows=None if kit.longest is None else shared,
+        max_length=pipeline.longest,
+        windows=None if pipeline.longest is None else shared,
     )
     windows: list[list[list[Token]]] = [[] for _ in texts]
-    for rows, inputs in feed(kit, batch):
+    for rows, inputs in feed(pipeline, batch):
         with torch.inference_mode():
-            scores = widen(kit.model(**inputs).logits).softmax(-1).cpu()
+            scores = widen(pipeline.model(**inputs).logits).softmax(-1).cpu()
         for i, row in enumerate(rows):
             windows[batch.texts[row]].append(_tokens(batch, row, scores[i]))
     return [

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from allformer.errors import GenerationError
-from allformer.generate.drive import Drive, State
 from allformer.generate.processors import Processor
+from allformer.generate.stepper import State, Stepper
 from allformer.generate.stop import Stop
 from allformer.generate.warp import Warp
 
@@ -35,7 +35,7 @@ class Generated:
 
 
 @dataclass
-class Ask:
+class Request:
     """The work of one call. `limit` (rows, on the CPU) is how many new tokens each row may get."""
 
     limit: Tensor
@@ -67,10 +67,10 @@ class Ask:
 class Kept:
     """The scores of each step, if asked for, spread over all rows: −∞ for those that have left."""
 
-    def __init__(self, ask: Ask, rows: int) -> None:
+    def __init__(self, request: Request, rows: int) -> None:
         self.rows = rows
-        self.scores: list[Tensor] | None = [] if ask.keep_scores else None
-        self.logits: list[Tensor] | None = [] if ask.keep_logits else None
+        self.scores: list[Tensor] | None = [] if request.keep_scores else None
+        self.logits: list[Tensor] | None = [] if request.keep_logits else None
 
     def add(self, logits: Tensor, scores: Tensor, alive: Tensor) -> None:
         """`alive` says where among all rows each running one stands."""
@@ -112,9 +112,9 @@ class Draw:
 _TINY = torch.finfo(torch.float32).tiny
 
 
-def first_step(drive: Drive, state: State, ids: Tensor, copies: int) -> Tensor:
+def first_step(stepper: Stepper, state: State, ids: Tensor, copies: int) -> Tensor:
     """The first logits. The prompt is read once for all copies of a row, which then part."""
-    logits = drive.step(ids, state)
+    logits = stepper.step(ids, state)
     if copies == 1:
         return logits
     rows = torch.arange(len(ids), device=ids.device).repeat_interleave(copies)

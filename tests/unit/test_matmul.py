@@ -8,9 +8,9 @@ import torch.autograd.forward_ad as fw
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from allformer.core import product as module
+from allformer.core import matmul as module
 from allformer.core.linear import Linear
-from allformer.core.product import LARGE, MANY, product
+from allformer.core.matmul import LARGE, MANY, matmul
 
 LARGEST = 4.0  # of the values below: differences count against it, as everywhere in fp32
 needs_onednn = pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch without oneDNN")
@@ -43,7 +43,7 @@ def test_results_alone_come_from_onednn_and_agree(calls: list[str], mode, biased
     b = bias if biased else None
     with mode():
         for rows in (x, x[0], x[..., 0, :], x[0, 0], x[:0], torch.cat([x, x], -1)[..., :700]):
-            out = product(rows, weight, b)
+            out = matmul(rows, weight, b)
             right = F.linear(rows.double(), weight.double(), None if b is None else b.double())
             assert out.shape == right.shape
             assert (out - right).abs().le(3e-6 * LARGEST).all()
@@ -54,15 +54,15 @@ def test_results_alone_come_from_onednn_and_agree(calls: list[str], mode, biased
 def test_gradients_are_never_lost(calls: list[str]) -> None:
     x, weight, bias = matrices()
     weight.requires_grad_()
-    product(x, weight, bias).sum().backward()
+    matmul(x, weight, bias).sum().backward()
     assert weight.grad is not None
     assert torch.allclose(weight.grad[0], x.sum((0, 1)), atol=1e-4)
     with torch.no_grad(), fw.dual_level():
         dual = fw.make_dual(x, torch.ones_like(x))
-        tangent = fw.unpack_dual(product(dual, weight, bias)).tangent
+        tangent = fw.unpack_dual(matmul(dual, weight, bias)).tangent
     assert torch.allclose(tangent[0, 0], weight.sum(1), atol=1e-4)
     with torch.no_grad():
-        jacobian = torch.func.jacfwd(lambda row: product(row, weight, bias))(x[0, 0])
+        jacobian = torch.func.jacfwd(lambda row: matmul(row, weight, bias))(x[0, 0])
     assert torch.allclose(jacobian, weight, atol=1e-5)
     assert calls == []
 
@@ -72,14 +72,14 @@ def test_watchers_and_transforms_see_the_usual_operator(calls: list[str]) -> Non
     x, weight, bias = matrices()
     with torch.no_grad():
         with FlopCounterMode(display=False) as counter:
-            product(x, weight, bias)
+            matmul(x, weight, bias)
         assert counter.get_total_flops() == 2 * 60 * 700 * 800
-        rows = torch.func.vmap(lambda row: product(row, weight, bias))(x)
+        rows = torch.func.vmap(lambda row: matmul(row, weight, bias))(x)
         assert torch.allclose(rows, F.linear(x, weight, bias), atol=1e-5)
-        product(x.double(), weight.double(), bias.double())
-        product(x.bfloat16(), weight.bfloat16(), bias.bfloat16())
+        matmul(x.double(), weight.double(), bias.double())
+        matmul(x.bfloat16(), weight.bfloat16(), bias.bfloat16())
         with torch.backends.mkldnn.flags(enabled=False):
-            product(x, weight, bias)
+            matmul(x, weight, bias)
     assert calls == []
 
 

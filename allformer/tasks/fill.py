@@ -10,9 +10,9 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.errors import ConfigError, TaskError
 from allformer.tasks.bare import without_head
+from allformer.tasks.batching import encode, excerpt, feed
 from allformer.tasks.call import task
-from allformer.tasks.feed import encode, excerpt, feed
-from allformer.tasks.kit import Kit
+from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.result import Fill
 from allformer.tasks.verbs import need
 from allformer.text.batch import Batch
@@ -21,7 +21,7 @@ from allformer.text.tokenizer import Tokenizer
 
 @task
 def fill(
-    kit: Kit, texts: list[str], /, *, top: int = 5, truncate: bool = False
+    pipeline: Pipeline, texts: list[str], /, *, top: int = 5, truncate: bool = False
 ) -> list[list[Fill] | list[list[Fill]]]:
     """The `top` likeliest tokens for the gap in each text, likeliest first.
 
@@ -31,34 +31,36 @@ def fill(
     The gap is the tokeniser's own mask token (`[MASK]`, `<mask>`). A text with several gaps gives
     a list for each of them, with the other gaps left open. Scores are over the whole vocabulary.
     """
-    need(kit, "fill")
+    need(pipeline, "fill")
     if top < 1:
         raise ConfigError(f"top={top} must be at least 1; try 5")
-    mask = kit.tokenizer.mask_id
-    batch = encode(kit, texts, limit=kit.longest, truncate=truncate)
+    mask = pipeline.tokenizer.mask_id
+    batch = encode(pipeline, texts, limit=pipeline.longest, truncate=truncate)
     gaps = [(row == mask).nonzero()[:, 0].tolist() for row in batch["input_ids"]]
     for i, places in enumerate(gaps):
         if not places:
-            name = kit.tokenizer.settings.names["mask"]
+            name = pipeline.tokenizer.settings.names["mask"]
             raise TaskError(
                 f"text {i + 1} ({excerpt(texts[i])}) has no {name}; put {name} where a word is "
                 f"missing"
             )
     found: list[list[list[Fill]]] = [[] for _ in texts]
-    for rows, inputs in feed(kit, batch):
-        for row, logits in zip(rows, _logits(kit, inputs, [gaps[i] for i in rows]), strict=True):
+    for rows, inputs in feed(pipeline, batch):
+        for row, logits in zip(
+            rows, _logits(pipeline, inputs, [gaps[i] for i in rows]), strict=True
+        ):
             values, ids = widen(logits).softmax(-1).topk(min(top, logits.shape[-1]))
             for n, place in enumerate(gaps[row]):
-                gap = Gap(kit.tokenizer, texts[row], batch, row, place)
+                gap = Gap(pipeline.tokenizer, texts[row], batch, row, place)
                 best = zip(ids[n].tolist(), values[n].tolist(), strict=True)
                 found[row].append([gap.fill(token, score) for token, score in best])
     return [lists[0] if len(lists) == 1 else lists for lists in found]
 
 
 @torch.inference_mode()
-def _logits(kit: Kit, inputs: dict[str, Tensor], gaps: list[list[int]]) -> list[Tensor]:
+def _logits(pipeline: Pipeline, inputs: dict[str, Tensor], gaps: list[list[int]]) -> list[Tensor]:
     """Scores over the vocabulary at the gaps alone: of each row, gaps V."""
-    model = kit.model
+    model = pipeline.model
     if isinstance(model, EncoderDecoderModel):  # BART reads the text again, one token late
         inputs = {**inputs, "decoder_input_ids": model.shift_right(inputs["input_ids"])}
     hidden = without_head(model)(**inputs).last_hidden_state
