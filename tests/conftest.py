@@ -1,6 +1,11 @@
 """Every test starts from the same random state, on one thread, and runs the same examples."""
 
+import os
 import random
+
+# Some virtual machines announce matrix units (AMX) that they do not have: torch's bf16 products
+# then end in an illegal instruction. Read by oneDNN at its first use; processes inherit it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import hypothesis
 import numpy
