@@ -65,7 +65,7 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> Run:
     model = build(config, device=device)
     assert isinstance(model, EncoderDecoderModel)
     tokenizer = Tokenizer.load(path)
-    for side in (config.encoder.source.vocab, config.decoder.source.vocab):
+    for side in (stack.source.vocab for stack in config.stacks.values()):
         if tokenizer.vocab_size > side:
             raise CheckpointError(
                 f"{path / 'tokenizer.json'} has {tokenizer.vocab_size} pieces, but the model has "

@@ -48,11 +48,8 @@ def sample_inputs(model: config.Model) -> dict[str, Tensor]:
     """The same random batch each time."""
     make = torch.Generator().manual_seed(SEED)
     decoding = isinstance(model, config.DecoderOnly)
-    stack = model.decoder if isinstance(model, config.DecoderOnly) else model.encoder
-    tokens = stack.source
-    width = WIDTH
-    if isinstance(stack.position, config.Learned):
-        width = min(width, stack.position.length)
+    tokens = model.reader.tokens
+    width = min(WIDTH, model.reader.longest or WIDTH)
     ids = torch.randint(0, tokens.vocab, (ROWS, width), generator=make)
     if tokens.pad_id is not None:
         ids[ids == tokens.pad_id] = (tokens.pad_id + 1) % tokens.vocab

@@ -217,7 +217,7 @@ _LENGTHS = (128, 512, 2048, 8192, 32768, 131072)
 
 def _config(what: str) -> Any:
     from allformer.checkpoint.load import read_config_of
-    from allformer.config import DecoderOnly, EncoderDecoder, EncoderOnly
+    from allformer.config import Model
     from allformer.families import preset, presets
 
     path = Path(what) / "config.json" if Path(what).is_dir() else Path(what)
@@ -229,7 +229,7 @@ def _config(what: str) -> Any:
             f"directory with one"
         )
     config = read_config_of(path)
-    if not isinstance(config, EncoderDecoder | EncoderOnly | DecoderOnly):
+    if not isinstance(config, Model):
         raise AllformerError(f"{path} holds a {type(config).__name__}, which is no whole model")
     return config
 

@@ -18,6 +18,7 @@ from allformer.core.linear import Fused, Linear
 from allformer.core.masks import Look
 from allformer.core.rotary import Turn, turn
 from allformer.core.taps import listening, tap
+from allformer.errors import ConfigError
 
 
 class MultiHead(nn.Module):
@@ -32,12 +33,15 @@ class MultiHead(nn.Module):
         self.scale = size**-0.5 if attention.scale is None else attention.scale  # 1/√D
         self.dropout = attention.dropout
         self.cross = cross
+        bias = attention.bias
+        if not isinstance(bias, bool):
+            raise ConfigError(f"Attention.bias={bias!r} cannot be built yet; try True or False")
         if cross:
-            self.query = Fused(dim, attention.bias, q=q)
-            self.memory = Fused(dim, attention.bias, k=kv, v=kv)
+            self.query = Fused(dim, bias, q=q)
+            self.memory = Fused(dim, bias, k=kv, v=kv)
         else:
-            self.qkv = Fused(dim, attention.bias, q=q, k=kv, v=kv)
-        self.out = Linear(q, dim, bias=attention.bias)  # W_O
+            self.qkv = Fused(dim, bias, q=q, k=kv, v=kv)
+        self.out = Linear(q, dim, bias=bias)  # W_O
 
     def forward(
         self,

@@ -154,10 +154,13 @@ class SpanScores(nn.Module):
 class Pretrainer(nn.Module):
     """Both of BERT's pre-training heads."""
 
-    def __init__(self, head: config.PretrainHead, embedding: Embedding, dim: int) -> None:
+    def __init__(self, head: config.Several, embedding: Embedding, dim: int) -> None:
         super().__init__()
-        self.words = VocabHead(head.words, embedding, dim, "head.words")
-        self.pair = Classifier(head.pair, dim, "head.pair")
+        words, pair = head.part("words"), head.part("pair")
+        assert isinstance(words, config.LMHead)
+        assert isinstance(pair, config.ClassHead)
+        self.words = VocabHead(words, embedding, dim, "head.words")
+        self.pair = Classifier(pair, dim, "head.pair")
 
 
 AnyHead = VocabHead | Classifier | SpanScores | Pretrainer
@@ -171,4 +174,6 @@ def make_head(head: config.Head | None, embedding: Embedding, dim: int) -> AnyHe
         return Classifier(head, dim)
     if isinstance(head, config.SpanHead):
         return SpanScores(head, dim)
-    return None if head is None else Pretrainer(head, embedding, dim)
+    if isinstance(head, config.Several):
+        return Pretrainer(head, embedding, dim)
+    return None

@@ -159,9 +159,7 @@ class Model(nn.Module, Generic[C]):
 
     def _tokens(self) -> config.Tokens:
         """The vocabulary that the head's texts are written in."""
-        if isinstance(self.config, config.DecoderOnly):
-            return self.config.decoder.source
-        return self.config.encoder.source
+        return self.config.reader.tokens
 
 
 def _lay_out(ids: Tensor, mask: Tensor | None, whole: bool = False) -> tuple[Tensor, Layout]:

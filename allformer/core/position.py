@@ -99,4 +99,5 @@ def make_position(position: config.Position, dim: int) -> SinusoidalPosition | L
     """The module for a `position` slot."""
     if isinstance(position, config.Learned):
         return LearnedPosition(position, dim)
+    assert isinstance(position, config.Sinusoidal)
     return SinusoidalPosition(position, dim)

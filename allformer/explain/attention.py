@@ -75,9 +75,7 @@ def alignment(sample: dict[str, Any]) -> str:
 
 def _longest(model: config.EncoderDecoder) -> int:
     """How many tokens a sample may have: what fits the page and what the model can read."""
-    positions = (model.encoder.position, model.decoder.position)
-    limits = [p.length for p in positions if isinstance(p, config.Learned)]
-    return min([MOST_TOKENS, *limits])
+    return min([MOST_TOKENS, *(s.longest for s in model.stacks.values() if s.longest is not None)])
 
 
 def _weights(model: config.EncoderDecoder, source: int, target: int) -> int:

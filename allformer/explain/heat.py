@@ -48,6 +48,8 @@ def about_positions(model: config.EncoderDecoder) -> list[Pair]:
         return [word("positions.none")]
     if isinstance(position, config.Learned):
         return [word("positions.intro"), word("positions.learned", length=f"{position.length:,}")]
+    if not isinstance(position, config.Sinusoidal):  # one's own
+        return [word("positions.intro")]
     slow = 2 * math.pi * position.base ** ((dim - 2) / dim)
     formula = word(
         "positions.formula",

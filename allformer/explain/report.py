@@ -158,7 +158,7 @@ def _space(maps: Sequence[dict[str, Any]]) -> str:
 
 def _placement(model: config.EncoderDecoder) -> list[Pair]:
     told = [word("architecture.intro"), word(f"architecture.{model.encoder.blocks[0].norm_at}")]
-    mixed = any(len(set(stack.blocks)) > 1 for stack in (model.encoder, model.decoder))
+    mixed = any(len(set(stack.blocks)) > 1 for stack in model.stacks.values())
     return [*told, word("architecture.mixed")] if mixed else told
 
 

@@ -31,7 +31,7 @@ def parameter_table(model: config.EncoderDecoder) -> str:
 def letters(model: config.EncoderDecoder) -> str:
     """The formulas' letters with this model's values."""
     block, dim = model.encoder.blocks[0], model.encoder.dim
-    vocabs = dict.fromkeys((model.encoder.source.vocab, model.decoder.source.vocab))
+    vocabs = dict.fromkeys(stack.source.vocab for stack in model.stacks.values())
     values = {
         "d": f"{dim:,}",
         "H": f"{block.attention.heads}",

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from allformer.config import ClassHead, EncoderOnly, Head, PretrainHead, Stack, repeat
+from allformer.config import ClassHead, EncoderOnly, Head, PretrainHead, Stack, heads_of, repeat
 from allformer.errors import CheckpointError
 from allformer.families import encoder, encoder_map, layer_map
 from allformer.families.bert import USUAL as BERT
@@ -80,7 +80,7 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
         )
     stack = replace(
         stack,
-        source=replace(stack.source, width=fields.take("embedding_size")),
+        source=replace(stack.tokens, width=fields.take("embedding_size")),
         blocks=repeat(stack.blocks[0], layers * inner),
         share=None if (groups, inner) == (layers, 1) else share(layers, groups, inner),
     )
@@ -102,8 +102,7 @@ def write(model: EncoderOnly) -> dict[str, Any]:
     layers, groups, inner = grouping(model.encoder)
     out |= {"embedding_size": model.encoder.source.width, "num_hidden_layers": layers}
     out |= {"num_hidden_groups": groups, "inner_group_num": inner}
-    head = model.head.pair if isinstance(model.head, PretrainHead) else model.head
-    if isinstance(head, ClassHead):
+    for head in (x for x in heads_of(model.head) if isinstance(x, ClassHead)):
         out |= {"classifier_dropout_prob": head.dropout, **write_labels(head)}
     return out
 

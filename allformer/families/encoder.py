@@ -16,10 +16,11 @@ from allformer.config import (
     LMHead,
     Norm,
     Pool,
-    PretrainHead,
     Stack,
     Transform,
+    heads_of,
     repeat,
+    words_of,
 )
 from allformer.families import activation
 from allformer.families.family import expect, fit, one
@@ -64,7 +65,7 @@ def with_head(stack: Stack, head: Head | None, keys: Collection[str], pooler: st
     if head is None:
         pooled = not keys or f"{pooler}.weight" in keys
     else:
-        pooled = isinstance(head, PretrainHead) or getattr(head, "at", None) == "pool"
+        pooled = any(isinstance(x, ClassHead) and x.at == "pool" for x in heads_of(head))
     return EncoderOnly(stack, head, Pool() if pooled else None)
 
 
@@ -88,8 +89,8 @@ def write_stack(model: EncoderOnly) -> dict[str, Any]:
         "type_vocab_size": stack.source.types,
         "layer_norm_eps": block.norm.eps,
     }
-    words = model.head.words if isinstance(model.head, PretrainHead) else model.head
-    if isinstance(words, LMHead):
+    words = words_of(model.head)
+    if words is not None:
         expect(words.transform is not None, "has no dense layer before the output")
         out["tie_word_embeddings"] = words.tied
     return out

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from allformer.config import EncoderOnly, Learned, LMHead, PretrainHead, Stack
+from allformer.config import EncoderOnly, Learned, LMHead, Several, Stack, words_of
 from allformer.families import layer_map
 from allformer.families.heads import head_weights
 from allformer.families.weights import Alias, Derived, Ignored, Op, Renamed, Same, Unused
@@ -34,12 +34,13 @@ def weights(model: EncoderOnly, base: str, names: Names) -> list[Op]:
     else:  # files that were made from a bigger model have one nevertheless
         ops.append(Ignored(re.escape(base) + r"pooler\..*", "its head reads no pooler"))
     pair, why = names.pair or ("", "")
-    if isinstance(head, PretrainHead):
-        ops += _words("head.words", head.words, names, base)
-        return ops + layer_map.dense("head.pair.out", pair)
-    if not isinstance(head, LMHead):
+    words = words_of(head)
+    if words is None:
         return ops + head_weights(head, "", names.classes)
-    ops += _words("head", head, names, base)
+    if isinstance(head, Several):
+        ops += _words("head.words", words, names, base)
+        return ops + layer_map.dense("head.pair.out", pair)
+    ops += _words("head", words, names, base)
     return [*ops, Ignored(re.escape(pair) + r"\..*", why)] if pair else ops
 
 

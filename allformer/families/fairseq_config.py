@@ -116,7 +116,7 @@ def write_fairseq(style: Style, model: EncoderDecoder) -> dict[str, Any]:
         "encoder_ffn_dim": source.feed.width,
         "decoder_ffn_dim": target.feed.width,
         "activation_function": activation.WRITE[source.feed.act],
-        "max_position_embeddings": position.length or LENGTH,
+        "max_position_embeddings": position.trained or LENGTH,
         "scale_embedding": encoder.source.scale,
         "dropout": source.dropout,
         "attention_dropout": source.attention.dropout,
@@ -139,7 +139,7 @@ def _told(stack: Stack) -> Stack:
     if position is not None:
         count = "all" if position.count == "kept" else position.count
         position = replace(position, count=count, length=position.length or LENGTH)
-    return replace(stack, source=replace(stack.source, pad_fixed=True), position=position)
+    return replace(stack, source=replace(stack.tokens, pad_fixed=True), position=position)
 
 
 same = partial(as_told, _told)

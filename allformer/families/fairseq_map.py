@@ -20,7 +20,7 @@ def weights(model: EncoderDecoder, architecture: str) -> WeightMap:
     bare = model.head is None
     base = "" if bare else "model."
     ops = _tables(model, base)
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
+    for side, stack in model.stacks.items():
         name = f"{base}{side}.embed_positions.weight"
         if isinstance(stack.position, Sinusoidal):
             # transformers writes them with the bare model alone

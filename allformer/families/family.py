@@ -36,12 +36,14 @@ class NotThisFamily(Exception):
 
 
 def head_kind(model: config.Model) -> str:
-    """bare, words, class, token, span or pretrain."""
+    """bare, words, class, token, span or pretrain; any other head by the name of its class."""
     head = model.head
     if isinstance(head, config.ClassHead):
         return "token" if head.at == "token" else "class"
-    kinds = {config.LMHead: "words", config.SpanHead: "span", config.PretrainHead: "pretrain"}
-    return "bare" if head is None else kinds[type(head)]
+    if isinstance(head, config.Several) and [x.name for x in head.parts] == ["words", "pair"]:
+        return "pretrain"
+    kinds = {config.LMHead: "words", config.SpanHead: "span"}
+    return "bare" if head is None else kinds.get(type(head), type(head).__name__)
 
 
 def architectures(name: str, *endings: str) -> dict[str, str]:
@@ -102,10 +104,10 @@ def architecture_of(raw: Mapping[str, Any], family: Family) -> str:
 
 def as_told(change: Callable[[config.Stack], config.Stack], model: Any) -> Any:
     """For `Family.same`: each stack changed, and the decoder's first token written out."""
-    if isinstance(model, config.EncoderOnly):
-        return replace(model, encoder=change(model.encoder))
-    encoder, decoder = change(model.encoder), change(model.decoder)
-    return replace(model, encoder=encoder, decoder=decoder, start_id=model.start)
+    told: dict[str, Any] = {name: change(stack) for name, stack in model.stacks.items()}
+    if isinstance(model, config.EncoderDecoder):
+        told["start_id"] = model.start
+    return replace(model, **told)
 
 
 def expect(condition: bool, why: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from allformer.config import Attention, Block, DecoderOnly, Feed, Norm, Rotary, Stack, repeat
 from allformer.core.rotary import frequencies
 from allformer.families import activation, layer_map, rope
-from allformer.families.family import Family, architectures, fit, head_kind, named, one
+from allformer.families.family import Family, architectures, expect, fit, head_kind, named, one
 from allformer.families.fields import Fields
 from allformer.families.heads import decoder_head, head_weights, write_decoder_head
 from allformer.families.tokens import read_tokens, write_tokens
@@ -94,6 +94,7 @@ def write(model: DecoderOnly) -> dict[str, Any]:
     stack = fit(model, DecoderOnly, "is not a decoder").decoder
     block = one(stack.blocks, "shape")
     rotary = fit(stack.relative, Rotary, "has no rotary positions")
+    expect(isinstance(block.attention.bias, bool), "has a bias on some projections only")
     return {
         **write_tokens(stack.source),
         "hidden_size": stack.dim,

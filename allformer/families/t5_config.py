@@ -141,7 +141,7 @@ def kind_of(model: Model) -> str:
 
 def _trained(stack: Stack) -> Stack:
     """A stack without what no file can say: padding is trained."""
-    return replace(stack, source=replace(stack.source, pad_fixed=False))
+    return replace(stack, source=replace(stack.tokens, pad_fixed=False))
 
 
 same = partial(as_told, _trained)

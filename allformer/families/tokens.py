@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from allformer.config import Tokens
+from allformer.config import Source, Tokens
+from allformer.families.family import fit
 from allformer.families.fields import Fields
 
 SPECIAL = ("pad", "bos", "eos")
@@ -23,7 +24,8 @@ def read_tokens(fields: Fields, size: int | None = None, **shape: Any) -> Tokens
     return Tokens(size, **ids, **shape)
 
 
-def write_tokens(tokens: Tokens) -> dict[str, Any]:
+def write_tokens(source: Source) -> dict[str, Any]:
     """The inverse of `read_tokens`."""
+    tokens = fit(source, Tokens, "reads no tokens")
     ids = {f"{x}_token_id": getattr(tokens, f"{x}_id") for x in SPECIAL}
     return {"vocab_size": tokens.vocab, **ids}

@@ -11,7 +11,6 @@ from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.errors import ConfigError, LengthError
 from allformer.generate.checks import as_tuple
 from allformer.generate.options import GenerationConfig
-from allformer.generate.stepper import longest
 
 _DEFAULT = 20  # new tokens where nobody says how many, as in transformers
 
@@ -99,7 +98,7 @@ def new_tokens(
     model: EncoderDecoderModel | DecoderOnlyModel, prompt: int, skip: int, g: GenerationConfig
 ) -> int:
     """How many tokens may follow a prompt that wide, of which `skip` columns are padding."""
-    room = longest(model.config.decoder)
+    room = model.config.decoder.longest
     new = g.max_new_tokens
     if new is None and g.max_length is not None:
         new = g.max_length - prompt
@@ -131,8 +130,8 @@ def new_tokens(
 
 
 def _check_ids(ids: Tensor, model: EncoderDecoderModel | DecoderOnlyModel, name: str) -> None:
-    side = "encoder" if name == "input_ids" and hasattr(model, "encoder") else "decoder"
-    vocab = getattr(model.config, side).source.vocab
+    stack = model.config.reader if name == "input_ids" else model.config.writer
+    vocab = stack.source.vocab
     if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
         raise ConfigError(
             f"{name} has {int(ids.min())} … {int(ids.max())}, but the vocabulary is 0 … "

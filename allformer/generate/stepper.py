@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer import config
 from allformer.core.cache import Cache
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import widen
@@ -114,11 +113,6 @@ def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:
         f"{type(model).__name__} cannot generate: it has no decoder; "
         f"use a DecoderOnly or an EncoderDecoder"
     )
-
-
-def longest(stack: config.Stack) -> int | None:
-    """The most positions that a stack can number; None: no limit."""
-    return stack.position.length if isinstance(stack.position, config.Learned) else None
 
 
 def padding_columns(mask: Tensor | None) -> int:

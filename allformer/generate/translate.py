@@ -15,7 +15,6 @@ from itertools import islice
 import torch
 
 from allformer.checkpoint.run import Run
-from allformer.config import Learned
 from allformer.errors import LengthError
 from allformer.generate.search import search
 
@@ -96,16 +95,16 @@ class Translator:
 
     def _limit(self, source: int) -> int:
         limit = self.max_new_tokens or 2 * source + 20
-        position = self.run.model.config.decoder.position
-        return min(limit, position.length) if isinstance(position, Learned) else limit
+        longest = self.run.model.config.decoder.longest
+        return limit if longest is None else min(limit, longest)
 
     def _check_lengths(self, sources: list[list[int]], first: int) -> None:
-        position = self.run.model.config.encoder.position
-        if not isinstance(position, Learned):
+        longest = self.run.model.config.encoder.longest
+        if longest is None:
             return  # sinusoids go on for ever
         for i, source in enumerate(sources):
-            if len(source) > position.length:
+            if len(source) > longest:
                 raise LengthError(
                     f"line {first + i + 1} has {len(source)} tokens, but the model has learned "
-                    f"{position.length} positions; split the line"
+                    f"{longest} positions; split the line"
                 )

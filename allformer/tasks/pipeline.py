@@ -48,14 +48,12 @@ class Pipeline:
     @property
     def stack(self) -> config.Stack:
         """The stack that reads the text."""
-        tree = self.model.config
-        return tree.decoder if isinstance(tree, config.DecoderOnly) else tree.encoder
+        return self.model.config.reader
 
     @property
     def positions(self) -> int | None:
         """The most ids that the model has positions for; None: there is no end."""
-        position = self.stack.position
-        return position.length if isinstance(position, config.Learned) else None
+        return self.stack.longest
 
     @property
     def longest(self) -> int | None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from allformer.config import Learned
 from allformer.core.model import DecoderOnlyModel
 from allformer.generate.checks import as_tuple
 from allformer.generate.generate import own_options
@@ -116,10 +115,10 @@ def _limit(
     """How many new tokens, where nobody has said."""
     if g.max_new_tokens is not None or g.max_length is not None:
         return {}
-    limit, position = most(width), pipeline.model.config.decoder.position  # type: ignore[union-attr]
-    if isinstance(position, Learned):  # the last token is said, not read
+    limit, longest = most(width), pipeline.model.config.writer.longest
+    if longest is not None:  # the last token is said, not read
         prompt = max(1, width) if isinstance(pipeline.model, DecoderOnlyModel) else 1
-        limit = max(1, min(limit, position.length - prompt + 1))
+        limit = max(1, min(limit, longest - prompt + 1))
     return {"max_new_tokens": limit}
 
 

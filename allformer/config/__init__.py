@@ -1,0 +1,44 @@
+# ruff: noqa: I001 (in the order of a tree, in which errors name the classes)
+"""The config tree: a choice is *which dataclass sits in a slot*.
+
+    from allformer.config import *
+    block = Block(Attention(heads=8), Feed(2048, act="relu"), norm_at="post", dropout=0.1)
+    stack = Stack(dim=512, source=Tokens(37_000), position=Sinusoidal(), blocks=repeat(block, 6))
+
+Everything here is frozen, hashable, says what it refuses, and goes to JSON and back. Runtime
+matters (device, dtype, kernel, cache) are never config: they are arguments of the call. A class of
+one's own that derives from `Mixer`, `Source`, `Position`, `Relative` or `Head` fits their slots.
+"""
+
+from __future__ import annotations
+
+from allformer.config.check import Rule, above, choice, refuse
+from allformer.config.base import (
+    ACTIVATIONS, Activation, Config, Natural, Positive, Probability,
+)  # fmt: skip
+from allformer.config.norm import Norm
+from allformer.config.position import Learned, Position, Sinusoidal
+from allformer.config.relative import BucketBias, LinearScaling, Llama3Scaling, Relative, Rotary
+from allformer.config.mixer import Full, Mixer, Window
+from allformer.config.attention import Attention
+from allformer.config.feed_forward import Feed
+from allformer.config.block import Block, cycle, repeat
+from allformer.config.source import Source, Tokens
+from allformer.config.stack import Stack
+from allformer.config.head import (
+    PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
+    Transform, heads_of, words_of,
+)  # fmt: skip
+from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
+from allformer.config.json import config_from_json, from_dict, to_dict
+from allformer.config.counting import Part
+
+__all__ = [
+    "ACTIVATIONS", "PROBLEMS", "Activation", "At", "Attention", "Beside", "Block", "BucketBias",
+    "ClassHead", "Config", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "Feed", "Full", "Head",
+    "LMHead", "Learned", "LinearScaling", "Llama3Scaling", "Mixer", "Model", "Natural", "Norm",
+    "Part", "Pool", "Position", "Positive", "PretrainHead", "Probability", "Relative", "Rotary",
+    "Rule", "Several", "Sinusoidal", "Source", "SpanHead", "Stack", "Tokens", "Transform", "Window",
+    "above", "choice", "config_from_json", "cycle", "from_dict", "heads_of", "refuse", "repeat",
+    "to_dict", "words_of",
+]  # fmt: skip

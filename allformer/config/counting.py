@@ -1,0 +1,45 @@
+"""Counting by formula: what each class of the tree says of itself; `allformer.count` sums it up.
+
+Legend: d model width, H heads, G key/value heads, D head size, f feed width, V vocabulary,
+n length (of source and of target alike).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Part:
+    """One line of the table: a name, its formula, how many parameters, forward FLOPs per token."""
+
+    name: str
+    formula: str
+    parameters: int
+    flops: int = 0  # per token of its own side
+    quadratic: int = 0  # the share of `flops` that grows with the length: attention itself
+
+
+def dense(inputs: int, outputs: int, bias: bool = True) -> int:
+    """The parameters of a linear layer: `dense(512, 2048)`."""
+    return inputs * outputs + (outputs if bias else 0)
+
+
+class Heads(Protocol):
+    """What a mixer and a relative position may ask of their attention."""
+
+    @property
+    def heads(self) -> int: ...
+    @property
+    def groups(self) -> int: ...
+    def size(self, dim: int) -> int: ...
+
+
+class Widths(Protocol):
+    """What a source may ask of its stack: the model's width, and that of the embedded tokens."""
+
+    @property
+    def dim(self) -> int: ...
+    @property
+    def width(self) -> int: ...

@@ -1,0 +1,101 @@
+"""Positions inside the attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from allformer.config.base import Config, Positive
+from allformer.config.check import above, refuse
+from allformer.config.counting import Heads, Part
+
+
+class Relative(Config, slot=True):
+    """Turns queries and keys, or adds to scores; one with tensors must say `parameters`."""
+
+    @property
+    def longest(self) -> int | None:
+        """The most positions that it can number; None: no end."""
+        return None
+
+    @property
+    def trained(self) -> int | None:
+        """How many it was trained for, where that is told."""
+        return self.longest
+
+    def parameters(self, attention: Heads, dim: int) -> int:
+        """Of its own, once for all layers."""
+        return 0
+
+    def line(self, name: str, attention: Heads, dim: int) -> Part:
+        """Its line in the count."""
+        own = self.parameters(attention, dim)
+        return Part(name, f"{own:,}" if own else "computed, not learned", own)
+
+
+@dataclass(frozen=True)
+class LinearScaling(Config):
+    """Rotary positions divided by `factor`: a longer text is squeezed into the trained range."""
+
+    factor: Annotated[float, above(0, "try 2.0")]
+
+
+@dataclass(frozen=True)
+class Llama3Scaling(Config):
+    """LLaMA 3.1: slow frequencies are divided by `factor`, fast ones kept, a ramp between.
+
+    Fast: more than `high` turns within the `length` of pre-training; slow: fewer than `low`.
+    """
+
+    factor: Annotated[float, above(0, "LLaMA 3.1 has 8.0")]
+    low: float = 1.0
+    high: float = 4.0
+    length: Positive = 8192
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.low < self.high:
+            refuse(self, "low", f"must be between 0 and high={self.high}", "LLaMA 3.1 has 1.0")
+
+
+@dataclass(frozen=True)
+class Rotary(Relative):
+    """Queries and keys turned by an angle that grows with the position (halves of a head paired).
+
+    `length` is what the model was trained for; it is told, not enforced.
+    """
+
+    theta: Annotated[float, above(1, "LLaMA has 10000.0")] = 10_000.0
+    scaling: LinearScaling | Llama3Scaling | None = None
+    length: Positive | None = None
+
+    @property
+    def trained(self) -> int | None:
+        return self.length
+
+
+@dataclass(frozen=True)
+class BucketBias(Relative):
+    """T5's relative positions: a learned bias for each head and bucket of distances.
+
+    Half of the buckets count single steps, the others widen up to `max_distance`. A causal stack
+    looks back only and has all the buckets for that side. All layers share one table.
+    """
+
+    buckets: Positive = 32
+    max_distance: Positive = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buckets < 4 or self.buckets % 2:
+            refuse(self, "buckets", "must be even and at least 4", "T5 has 32")
+        if self.max_distance <= self.buckets // 2:
+            must = f"must be greater than half of buckets={self.buckets}"
+            refuse(self, "max_distance", must, "T5 has 128")
+
+    def parameters(self, attention: Heads, dim: int) -> int:
+        return self.buckets * attention.heads
+
+    def line(self, name: str, attention: Heads, dim: int) -> Part:
+        formula = f"buckets·H = {self.buckets}·{attention.heads}"
+        return Part(name, formula, self.parameters(attention, dim))
