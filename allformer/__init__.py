@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from allformer.config import config_from_json
-from allformer.core.model import Output, build
+from allformer.core.model import build
+from allformer.core.output import Output
 from allformer.core.trace import Trace, trace
 from allformer.count import Count, count
 from allformer.errors import AllformerError

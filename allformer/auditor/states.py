@@ -35,9 +35,7 @@ def fresh(ctx: Context, twin: Any, holder: str) -> Iterator[Callable[[], Any]]:
         yield lambda: None
         return
     if type(twin).__module__.startswith("allformer."):
-        from allformer.core.cache import Cache
-
-        yield lambda: Cache(len(twin.config.decoder.blocks))
+        yield twin.new_cache
         return
     yield lambda: None
     for make in [*_methods(twin), *_classes(twin, holder)]:

@@ -101,7 +101,7 @@ def _read(path: Path) -> tuple[Header, dict[str, Tensor]]:
 def _weights(header: Header) -> list[Op]:
     kv = header.dim // header.heads * header.kv_heads
     ops: list[Op] = [
-        Same("decoder.embedding.weight", "embedding"),
+        Same("decoder.source.embedding.weight", "embedding"),
         Same("decoder.final_norm.weight", "final_norm"),
         Ignored("cos|sin", "rotary angles, computed"),
     ]

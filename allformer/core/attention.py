@@ -1,4 +1,4 @@
-"""Multi-head attention: project, split into heads, attend, merge, project.
+"""Multi-head attention: project, split into heads, mix, merge, project.
 
     MultiHead(Q, K, V) = Concat(head₁, …, head_H) W_O,  head_i = Attention(Q W_Q, K W_K, V W_V)
 
@@ -7,113 +7,99 @@ Legend: B batch, T queries, S keys, N packed tokens, H heads, G key/value heads,
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from allformer import config
-from allformer.core.attend import attend, attention_scores, attention_weights, mix
-from allformer.core.cache import LayerCache
-from allformer.core.layout import Packed, RaggedLook
 from allformer.core.linear import Fused, Linear
-from allformer.core.masks import Look
-from allformer.core.rotary import Turn, turn
-from allformer.core.taps import listening, tap
-from allformer.errors import ConfigError
+from allformer.core.registry import module_for
+from allformer.core.relatives.relative import PLAIN, Relation, Relative
+from allformer.core.states import LayerState
+from allformer.core.taps import tap
 
 
-class MultiHead(nn.Module):
-    """Self-attention (one fused q, k, v product) or, with `cross`, q and a fused k, v."""
+class Attention(nn.Module):
+    """Self-attention (one fused product) or, with `cross`, q and a fused k, v."""
 
-    def __init__(self, attention: config.Attention, dim: int, path: str, cross: bool = False):
+    def __init__(
+        self,
+        attention: config.Attention,
+        dim: int,
+        path: str,
+        cross: bool = False,
+        relative: Relative | None = None,
+    ) -> None:
         super().__init__()
-        size = attention.size(dim)
-        q, kv = attention.heads * size, attention.groups * size
-        self.path = path
-        self.heads, self.groups, self.size = attention.heads, attention.groups, size
-        self.scale = size**-0.5 if attention.scale is None else attention.scale  # 1/√D
-        self.dropout = attention.dropout
-        self.cross = cross
+        self.path, self.cross = path, cross
+        parts = attention.mixer.projections(attention, dim)
         bias = attention.bias
-        if not isinstance(bias, bool):
-            raise ConfigError(f"Attention.bias={bias!r} cannot be built yet; try True or False")
         if cross:
-            self.query = Fused(dim, bias, q=q)
-            self.memory = Fused(dim, bias, k=kv, v=kv)
+            self.query = Fused(dim, bias, q=parts.pop("q"))
+            self.memory = Fused(dim, bias, **parts)
         else:
-            self.qkv = Fused(dim, bias, q=q, k=kv, v=kv)
-        self.out = Linear(q, dim, bias=bias)  # W_O
+            self.qkv = Fused(dim, bias, **parts)
+        self.mixer = module_for(attention.mixer)(attention, dim, path)
+        self.relative = None if relative is None else relative.part(attention, dim)
+        width = attention.heads * attention.size(dim)
+        self.out = Linear(width, dim, bias=attention.biased("out"))  # W_O
+        self.turned = attention.heads + attention.groups  # heads of q and k, the first ones
 
     def forward(
         self,
         x: Tensor,
-        look: Look | RaggedLook,
+        plan: Any,
         memory: Tensor | None = None,
-        cache: LayerCache | None = None,
-        angles: Turn | None = None,
+        state: LayerState | None = None,
+        relation: Relation = PLAIN,
     ) -> Tensor:
         """x B T dim (or N dim) looks at itself, or at `memory` B S dim → the shape of x.
 
-        With `angles`, queries and keys are turned by their positions before they meet.
+        With a `relation` that turns, queries and keys are turned by their positions first.
         """
-        here = there = None
-        if isinstance(look, RaggedLook) and look.dense is not None:
-            # No kernel takes ragged rows here: attention alone runs on the grids.
-            here, there, look = look.query, look.key, look.dense
-        packed = isinstance(look, RaggedLook)
+        own = None
         if self.cross:
-            q = self._split(_on_grid(self.query(x), here), self.heads, packed)
-            if cache is not None and cache.cross is not None:
-                k, v = cache.cross
-            else:
-                assert memory is not None, "cross-attention needs the encoder's output"
-                parts = self.memory.cut(_on_grid(self.memory(memory), there))
-                k, v = (self._split(y, self.groups, packed) for y in parts)  # B G S D
-                if cache is not None:
-                    cache.cross = (k, v)
+            parts = self._across(x, plan, memory, state)
         else:
-            fused = self.qkv(x)
-            if angles is not None:
-                fused = self._turn(fused, angles)
-            parts = self.qkv.cut(_on_grid(fused, here))
-            q = self._split(parts[0], self.heads, packed)  # B H T D
-            k, v = (self._split(y, self.groups, packed) for y in parts[1:])  # B G T D
-            if cache is not None:
-                k, v = cache.append(k, v)
-        q, k, v = tap(self, "q", q), tap(self, "k", k), tap(self, "v", v)
-        context = self._merge(self._attend(q, k, v, look), packed)  # B T H·D
-        if here is not None:
-            context = here.to_packed(context)
+            own = None if state is None else state.own
+            parts = self._within(x, plan, None if own is None else own.before(), relation)
+        extra = None
+        if relation.adds and type(relation).scores is not Relation.scores:
+            extra = partial(relation.scores, part=self.relative)
+        context = self.mixer(parts, plan, own, extra)
         return tap(self, "output", self.out(tap(self, "context", context)))
 
-    def _turn(self, fused: Tensor, angles: Turn) -> Tensor:
+    def _within(
+        self, x: Tensor, plan: Any, before: Tensor | None, relation: Relation
+    ) -> dict[str, Tensor]:
+        fused = self.qkv(x)
+        if relation.turns:
+            fused = self._turn(fused, relation)
+        names = self.qkv.parts
+        parts = dict(zip(names, self.qkv.cut(self.mixer.put(fused, plan, key=False)), strict=True))
+        if before is not None:  # keys and values of an earlier segment come first
+            seen = [name for name in names if name != "q"]
+            for name, old in zip(seen, self.qkv.only(before, *seen), strict=True):
+                parts[name] = torch.cat([old, parts[name]], dim=1)
+        return parts
+
+    def _across(
+        self, x: Tensor, plan: Any, memory: Tensor | None, state: LayerState | None
+    ) -> dict[str, Tensor]:
+        q = self.mixer.put(self.query(x), plan, key=False)
+        if state is not None and state.cross is not None:
+            k, v = state.cross
+        else:
+            assert memory is not None, "cross-attention needs the encoder's output"
+            k, v = self.memory.cut(self.mixer.put(self.memory(memory), plan, key=True))
+            if state is not None:
+                state.cross = (k, v)
+        return {"q": q, "k": k, "v": v}
+
+    def _turn(self, fused: Tensor, relation: Relation) -> Tensor:
         """Turn the query and key heads of the fused product, … (H+2G)·D; values stay."""
-        count = self.heads + self.groups
-        heads = fused.view(*fused.shape[:-1], -1, self.size)  # … H+2G D
-        turned = turn(heads[..., :count, :], angles)
-        return torch.cat([turned, heads[..., count:, :]], dim=-2).flatten(-2)
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, look: Look | RaggedLook) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        if listening() and isinstance(look, Look):
-            # Shown beside the run, not instead of it: the fast kernel still makes the output,
-            # unless the listener puts other scores or weights there.
-            scores = attention_scores(q, k, scale=self.scale, bias=look.bias)
-            patched_scores = tap(self, "scores", scores)
-            weights = attention_weights(patched_scores, look)
-            patched = tap(self, "weights", weights)
-            if patched_scores is not scores or patched is not weights:
-                return mix(patched, v)
-        return attend(q, k, v, look, scale=self.scale, dropout=dropout)
-
-    def _split(self, x: Tensor, heads: int, packed: bool) -> Tensor:
-        x = x.view(*x.shape[:-1], heads, self.size)
-        return x if packed else x.transpose(1, 2)  # N H D or B H T D
-
-    @staticmethod
-    def _merge(x: Tensor, packed: bool) -> Tensor:
-        # transpose back *before* flattening: B H T D → B T H D → B T H·D
-        return x.flatten(-2) if packed else x.transpose(1, 2).flatten(-2)
-
-
-def _on_grid(x: Tensor, layout: Packed | None) -> Tensor:
-    return x if layout is None else layout.to_grid(x)
+        heads = fused.view(*fused.shape[:-1], -1, self.mixer.size)  # … H+2G D
+        turned = relation.turn(heads[..., : self.turned, :])
+        return torch.cat([turned, heads[..., self.turned :, :]], dim=-2).flatten(-2)

@@ -2,8 +2,9 @@
 
 Norms, projections and feed-forward layers act on each token alone, so they take either form; only
 attention needs to know which token belongs to which row. Packed, nothing is computed for padding.
+Both answer the same questions.
 
-Legend: R rows (sentences), T width of the grid, N tokens that are not padding.
+Legend: R rows (sentences), T width of the grid, S columns with what is cached, N real tokens.
 """
 
 from __future__ import annotations
@@ -13,29 +14,46 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from allformer import config
-from allformer.core.masks import (
-    Look,
-    causal_mask,
-    combine,
-    make_look,
-    padding_mask,
-    window_mask,
-)
+from allformer.core.places import Places
 
 
 class Grid(NamedTuple):
-    """Tokens as R T. `keep` (R S, True = real) covers `past` cached tokens too; None: all real."""
+    """Tokens as R T. `keep` (R S, True = real) covers what is cached too; None: all real.
+
+    `past` tokens came before: a number, or a counter on the device, in which case `room` is how
+    many columns there can be at most.
+    """
 
     rows: int
     width: int
     keep: Tensor | None = None
-    past: int = 0
+    past: int | Tensor = 0
+    room: int | None = None
+
+    @property
+    def packed(self) -> bool:
+        """Whether padding was left out."""
+        return False
 
     @property
     def total(self) -> int:
-        """Cached tokens and new ones together: the number of keys."""
+        """No place is this high: cached tokens and new ones together."""
+        if self.room is not None:
+            return self.room
+        assert isinstance(self.past, int), "a counter on the device needs Grid.room"
         return self.past + self.width
+
+    def places(self, device: torch.device) -> Places:
+        """Every column up to the last new one is a key."""
+        query, key = self.columns(device)[None], torch.arange(self.total, device=device)[None]
+        plain = self.keep is None and isinstance(self.past, int)
+        return Places(query, key, self.keep, plain)
+
+    def columns(self, device: torch.device) -> Tensor:
+        """The places of the new tokens, T."""
+        if isinstance(self.past, int):
+            return torch.arange(self.past, self.past + self.width, device=device)
+        return self.past + torch.arange(self.width, device=device)
 
     def positions(self, device: torch.device, count: str = "kept") -> Tensor:
         """The number of each token in its own sentence: padding on the left does not count.
@@ -43,9 +61,19 @@ class Grid(NamedTuple):
         `count="all"`: padding counts too.
         """
         if self.keep is None or count == "all":
-            return torch.arange(self.past, self.total, device=device)  # T
+            return self.columns(device)  # T
         counted = self.keep.long().cumsum(-1).sub(1).clamp_min(0)
-        return counted[:, self.past :]  # R T
+        if isinstance(self.past, int):
+            return counted[:, self.past : self.past + self.width]  # R T
+        return counted.index_select(1, self.columns(device))
+
+    def lay(self, x: Tensor) -> Tensor:
+        """R T … as it is."""
+        return x
+
+    def to_grid(self, x: Tensor) -> Tensor:
+        """R T … as it is."""
+        return x
 
 
 class Packed(NamedTuple):
@@ -54,7 +82,17 @@ class Packed(NamedTuple):
     keep: Tensor  # R T, True where a token stands
     cells: Tensor  # N, where each token stands in the flattened grid
     starts: Tensor  # R+1 int32, where each row begins among the N tokens
-    places: Tensor  # N, the number of each token in its own row
+    numbers: Tensor  # N, of each token in its own row
+
+    @property
+    def packed(self) -> bool:
+        """Whether padding was left out."""
+        return True
+
+    @property
+    def rows(self) -> int:
+        """Rows of the grid."""
+        return self.keep.shape[0]
 
     @property
     def total(self) -> int:
@@ -63,7 +101,12 @@ class Packed(NamedTuple):
 
     def positions(self, device: torch.device, count: str = "kept") -> Tensor:
         """The number of each token in its own sentence; `count="all"`: in its row of the grid."""
-        return self.cells % self.total if count == "all" else self.places
+        return self.cells % self.total if count == "all" else self.numbers
+
+    def places(self, device: torch.device) -> Places:
+        """Of the grid that the tokens were packed from."""
+        columns = torch.arange(self.total, device=device)[None]
+        return Places(columns, columns, self.keep)
 
     def to_grid(self, x: Tensor) -> Tensor:
         """N … → R T …, zeros where there is no token."""
@@ -71,7 +114,7 @@ class Packed(NamedTuple):
         grid: Tensor = _to_grid(x, self.cells, rows * width)
         return grid.view(rows, width, *x.shape[1:])
 
-    def to_packed(self, x: Tensor) -> Tensor:
+    def lay(self, x: Tensor) -> Tensor:
         """R T … → N …"""
         packed: Tensor = _to_packed(x.flatten(0, 1), self.cells)
         return packed
@@ -120,78 +163,8 @@ def pack(keep: Tensor) -> Packed:
     cells = keep.flatten().nonzero().squeeze(1)
     lengths = keep.sum(-1)
     starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
-    places = (keep.long().cumsum(-1) - 1).flatten()[cells]
-    return Packed(keep, cells, starts, places)
-
-
-class RaggedLook(NamedTuple):
-    """Who may look at whom when tokens are packed: only within the row, and backwards if causal."""
-
-    query: Packed
-    key: Packed
-    causal: bool
-    kernel: str = "fast"
-    dense: Look | None = None  # the same as a mask over the grids
-
-
-def self_look(
-    layout: Layout,
-    causal: bool,
-    device: torch.device,
-    kernel: str = "fast",
-    mixer: config.Mixer | None = None,
-    bias: Tensor | None = None,
-) -> Look | RaggedLook:
-    """What self-attention may see in this layout; `bias` (1 H T S) lies on the grid."""
-    window = mixer if isinstance(mixer, config.Window) else None
-    if isinstance(layout, Packed):
-        plain = window is None and bias is None
-        look = _ragged_look(layout, layout, causal, kernel, moved=plain)
-        if plain:
-            return look
-        # No kernel for ragged rows takes these: attention runs on the grid.
-        return look._replace(
-            dense=_narrow(look.dense or grid_look(look), layout, window, bias, device)
-        )
-    return _narrow(_grid_self_look(layout, causal, device, kernel), layout, window, bias, device)
-
-
-def _narrow(
-    look: Look,
-    layout: Layout,
-    window: config.Window | None,
-    bias: Tensor | None,
-    device: torch.device,
-) -> Look:
-    """The same looking within a window, and with a bias on the scores."""
-    width = layout.width if isinstance(layout, Grid) else layout.total
-    if window is not None:
-        band = window_mask(width, layout.total, window.left, window.right, device)
-        look = make_look(combine(band, look.mask), look.causal, look.kernel)
-    return look if bias is None else look.biased(bias)
-
-
-def _grid_self_look(layout: Grid, causal: bool, device: torch.device, kernel: str) -> Look:
-    if layout.keep is None and (layout.past == 0 or layout.width == 1):
-        return Look(causal=causal and layout.width > 1, kernel=kernel)
-    if layout.keep is None:
-        # several tokens after a cache: the triangle is shifted to the right
-        mask = causal_mask(layout.width, layout.total, device) if causal else None
-        return Look(mask, kernel=kernel)
-    return make_look(_grid_mask(layout.keep, layout.width, causal), kernel=kernel)
-
-
-def _ragged_look(
-    query: Packed, key: Packed, causal: bool, kernel: str, moved: bool = True
-) -> RaggedLook:
-    """`moved`: the grid for attention may be another than the caller's."""
-    if query.keep.is_cuda:  # has a kernel for ragged rows and needs no mask
-        return RaggedLook(query, key, causal, kernel)
-    if moved and not torch.compiler.is_compiling():  # its width depends on the lengths
-        near = compact(query)
-        query, key = near, near if key is query else compact(key)
-    look = RaggedLook(query, key, causal, kernel)
-    return look._replace(dense=grid_look(look))  # one mask for all layers
+    numbers = (keep.long().cumsum(-1) - 1).flatten()[cells]
+    return Packed(keep, cells, starts, numbers)
 
 
 def compact(layout: Packed) -> Packed:
@@ -201,28 +174,6 @@ def compact(layout: Packed) -> Packed:
     if width in (0, layout.total):
         return layout
     rows = torch.repeat_interleave(lengths)
-    places = torch.arange(len(rows), device=rows.device) - layout.starts[rows]
+    numbers = torch.arange(len(rows), device=rows.device) - layout.starts[rows]
     keep = torch.arange(width, device=rows.device) < lengths[:, None]
-    return Packed(keep, rows * width + places, layout.starts, places)
-
-
-def grid_look(look: RaggedLook) -> Look:
-    """The same looking, as a mask over the two grids."""
-    mask = _grid_mask(look.key.keep, look.query.total, look.causal)
-    return make_look(mask, kernel=look.kernel)
-
-
-def _grid_mask(keep: Tensor, targets: int, causal: bool) -> Tensor:
-    triangle = causal_mask(targets, keep.shape[1], keep.device) if causal else None
-    mask = combine(padding_mask(keep), triangle)
-    assert mask is not None
-    return mask
-
-
-def cross_look(query: Layout, key: Layout, kernel: str = "fast") -> Look | RaggedLook:
-    """What cross-attention may see: every real token of the other side's row."""
-    if isinstance(query, Packed) and isinstance(key, Packed):
-        return _ragged_look(query, key, False, kernel)
-    assert isinstance(query, Grid), "one side packed, the other not: bring both to one layout"
-    assert isinstance(key, Grid), "one side packed, the other not: bring both to one layout"
-    return make_look(None if key.keep is None else padding_mask(key.keep), kernel=kernel)
+    return Packed(keep, rows * width + numbers, layout.starts, numbers)

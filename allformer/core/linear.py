@@ -7,6 +7,8 @@ autocast list.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -14,30 +16,82 @@ from allformer.core.matmul import matmul
 
 
 class Linear(nn.Linear):
-    """y = x Wᵀ + b, in x's dtype."""
+    """y = x Wᵀ + b, in x's dtype.
+
+    `delta(x, y)` may change the result (LoRA: y + x A B). A quantised layer takes this one's place
+    under its name, with a `forward` of its own.
+    """
+
+    decays = ("weight",)
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__(inputs, outputs, bias=bias)
+        self.delta: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def reset_parameters(self) -> None:
+        """The matrix Glorot-uniform, the bias zero."""
+        nn.init.xavier_uniform_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return matmul(x, self.weight.to(x.dtype), bias)
+        y = matmul(x, self.weight.to(x.dtype), self.addend(x.dtype))
+        return y if self.delta is None else self.delta(x, y)
+
+    def addend(self, dtype: torch.dtype) -> Tensor | None:
+        """What is added to each output."""
+        return None if self.bias is None else self.bias.to(dtype)
 
 
 class Fused(Linear):
-    """Several projections of one input as one matrix product: `Fused(512, q=512, k=64, v=64)`.
+    """Several projections of one input as one matrix product: `Fused(512, True, q=512, k=64)`.
 
-    `part("k")` gives the named rows of weight and bias as views, for weight maps and tests.
+    `part("k")` gives the named rows of weight and bias as views, for weight maps, tests and a
+    delta on one part. `bias` may name the parts that have one: the others have no rows in it.
     """
 
-    def __init__(self, inputs: int, bias: bool, **parts: int) -> None:
-        super().__init__(inputs, sum(parts.values()), bias=bias)
+    def __init__(self, inputs: int, bias: bool | tuple[str, ...], **parts: int) -> None:
         self.parts = parts
+        self.biased = tuple(p for p in parts if bias is True or (bias and p in bias))
+        super().__init__(inputs, sum(parts.values()), bias=self.biased == tuple(parts))
+        if self.biased and self.bias is None:
+            rows = sum(parts[name] for name in self.biased)
+            self.bias = nn.Parameter(torch.zeros(rows))
+
+    def reset_parameters(self) -> None:
+        """Part by part: a bound must come from one projection's size, not from all together."""
+        for name in self.parts:
+            nn.init.xavier_uniform_(self.part(name)[0])
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def part(self, name: str) -> tuple[Tensor, Tensor | None]:
         """Views of one projection's weight (rows) and bias."""
-        names = list(self.parts)
-        start = sum(self.parts[n] for n in names[: names.index(name)])
-        rows = slice(start, start + self.parts[name])
-        return self.weight[rows], None if self.bias is None else self.bias[rows]
+        bias = self.bias[self._rows(name, self.biased)] if name in self.biased else None
+        return self.weight[self._rows(name, tuple(self.parts))], bias
+
+    def addend(self, dtype: torch.dtype) -> Tensor | None:
+        """The bias, with zeros for the parts that have none."""
+        if self.bias is None or len(self.biased) == len(self.parts):
+            return super().addend(dtype)
+        rows = [self.part(name)[1] for name in self.parts]
+        sizes = self.parts.values()
+        full = [
+            self.bias.new_zeros(n) if r is None else r for r, n in zip(rows, sizes, strict=True)
+        ]
+        return torch.cat(full).to(dtype)
 
     def cut(self, y: Tensor) -> tuple[Tensor, ...]:
         """What `forward` gave, cut into the parts in order."""
         return torch.split(y, list(self.parts.values()), dim=-1)
+
+    def only(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
+        """Some of the projections alone: `k, v = fused.only(before, "k", "v")`."""
+        parts = [self.part(name) for name in names]
+        return tuple(
+            matmul(x, w.to(x.dtype), None if b is None else b.to(x.dtype)) for w, b in parts
+        )
+
+    def _rows(self, name: str, among: tuple[str, ...]) -> slice:
+        start = sum(self.parts[n] for n in among[: among.index(name)])
+        return slice(start, start + self.parts[name])

@@ -14,52 +14,88 @@ Legend: N tokens, D model width, V vocabulary, C tokens in a chunk.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.precision import widen
+from allformer.errors import ConfigError
 
 IGNORE = -100  # the ecosystem's id for "no target here"
 _CHUNK = 2**27  # logits of about this many numbers at a time: 256 MiB in bf16
 _TILE = 128
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """The mean over targets ≠ −100 of the (label-smoothed) cross-entropy, in at least fp32."""
-    wide = widen(logits)
-    return F.cross_entropy(
-        wide.flatten(0, -2), targets.flatten(), ignore_index=IGNORE, label_smoothing=smoothing
-    )
+class Sums(NamedTuple):
+    """A loss added up, the same without smoothing or weights, and over how many it is."""
+
+    loss: Tensor
+    nll: Tensor
+    total: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """0 where nothing counts (every label is −100), with a gradient of 0: not NaN."""
+        return self.loss / self.total.clamp_min(1)
 
 
-def class_loss(logits: Tensor, labels: Tensor, problem: str | None) -> Tensor:
-    """The loss of a classification head, by its problem; None: as the labels themselves tell."""
-    wide = widen(logits)
+def entropy_sums(logits: Tensor, targets: Tensor) -> Sums:
+    """Cross-entropy over targets ≠ −100, in at least fp32: … V, … → three numbers."""
+    wide, flat = widen(logits).flatten(0, -2), targets.flatten()
+    loss = F.cross_entropy(wide, flat, ignore_index=IGNORE, reduction="sum")
+    return Sums(loss, loss.detach(), (flat != IGNORE).sum())
+
+
+def class_sums(logits: Tensor, labels: Tensor, problem: str | None, name: str = "labels") -> Sums:
+    """The loss of scores over classes, B L, by its problem; None: as the labels themselves tell."""
+    wide, classes = widen(logits), logits.shape[-1]
     if problem is None:
-        if logits.shape[-1] == 1:
+        if classes == 1:
             problem = "regression"
         else:
             whole = not labels.is_floating_point()
             problem = f"{'single' if whole else 'multi'}_label_classification"
-    if problem == "regression":
-        return F.mse_loss(wide.squeeze(-1), labels.squeeze().view_as(wide.squeeze(-1)).to(wide))
-    if problem == "multi_label_classification":
-        return F.binary_cross_entropy_with_logits(wide, labels.to(wide))
-    return cross_entropy(logits, labels)
+    if problem == "single_label_classification":
+        check_targets(labels.flatten(), name, (len(logits),), classes)
+        return entropy_sums(logits, labels)
+    if labels.numel() != logits.numel():
+        raise ConfigError(
+            f"{name}={tuple(labels.shape)} must have a number for each of {tuple(logits.shape)} "
+            f"scores ({problem}); give so many"
+        )
+    labels = labels.reshape(wide.shape).to(wide)
+    score = F.mse_loss if problem == "regression" else F.binary_cross_entropy_with_logits
+    loss = score(wide, labels, reduction="sum")
+    return Sums(loss, loss.detach(), torch.tensor(wide.numel(), device=wide.device))
 
 
-def span_loss(starts: Tensor, ends: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Mean cross-entropy of the two ends over positions, B T; ends beyond the text do not count."""
+def span_sums(starts: Tensor, ends: Tensor, first: Tensor, last: Tensor) -> Sums:
+    """Both ends over positions, B T: the mean of two means; ends beyond the text do not count."""
     width = starts.shape[1]
 
     def one(scores: Tensor, places: Tensor) -> Tensor:
         places = places.flatten().clamp_min(0)
-        return cross_entropy(scores, places.masked_fill(places >= width, IGNORE))
+        return entropy_sums(scores, places.masked_fill(places >= width, IGNORE)).mean
 
-    return (one(starts, first) + one(ends, last)) / 2
+    loss = (one(starts, first) + one(ends, last)) / 2
+    return Sums(loss, loss.detach(), torch.ones((), device=loss.device))
+
+
+def check_targets(targets: Tensor, name: str, shape: tuple[int, ...], classes: int | None) -> None:
+    """Refuse targets of another shape, or that are no class (and not −100)."""
+    if not isinstance(targets, Tensor) or tuple(targets.shape) != shape:
+        given = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+        raise ConfigError(f"{name}={given} must be of the shape {shape}; give one for each")
+    if classes is None or targets.device.type != "cpu" or torch.compiler.is_compiling():
+        return  # a GPU would have to be waited for, and stops by itself
+    odd = (targets != IGNORE) & ((targets < 0) | (targets >= classes))
+    if bool(odd.any()):
+        raise ConfigError(
+            f"{name} has {targets[odd][0].item():g}, but there are 0 … {classes - 1}, and −100 for "
+            f"what does not count; correct it"
+        )
 
 
 def linear_cross_entropy(

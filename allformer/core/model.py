@@ -4,73 +4,84 @@
     out = model(input_ids=src, attention_mask=mask, labels=tgt)      # mask: 1 = keep
     out.logits, out.loss
 
+A call sorts its inputs by stack (`sort`), lays each side out (`Side`), runs the stacks (`hidden`)
+and lets the head answer (`finish`). Training and inference graphs enter at `hidden`.
+
 Legend: B batch, S source length, T target length, N packed tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from allformer import config
-from allformer.core.cache import Cache
-from allformer.core.head import (
-    AnyHead,
-    Classifier,
-    Pooler,
-    Pretrainer,
-    SpanScores,
-    VocabHead,
-    make_head,
-)
-from allformer.core.init import initialise
-from allformer.core.layout import Grid, Layout, Packed, cross_look, pack
-from allformer.core.loss import IGNORE, class_loss, cross_entropy, span_loss
+from allformer.core import heads  # noqa: F401  (registers them)
+from allformer.core.heads.classes import Pool
+from allformer.core.heads.head import Head, Hidden
+from allformer.core.heads.words import LMHead
+from allformer.core.inputs import Side, check_mask, lay_out, refuse_inputs
+from allformer.core.layout import Grid, Layout, Packed, pack
+from allformer.core.loss import IGNORE
+from allformer.core.output import Output
+from allformer.core.provenance import Provenance
+from allformer.core.registry import implements, module_for
 from allformer.core.replay import Replay
-from allformer.core.stack import TokenStack
-from allformer.core.taps import listening, tap
+from allformer.core.stack import Stack
+from allformer.core.starts import start
+from allformer.core.states import Cache
+from allformer.core.taps import listening
 from allformer.errors import ConfigError
 
-
-@dataclass
-class Output:
-    """What a model call gives back; what does not apply is None."""
-
-    last_hidden_state: Tensor | None = None  # B T dim
-    logits: Tensor | None = None  # B T V, B T labels or B labels
-    loss: Tensor | None = None
-    encoder_last_hidden_state: Tensor | None = None  # B S dim
-    pooler_output: Tensor | None = None  # B dim
-    start_logits: Tensor | None = None  # B T
-    end_logits: Tensor | None = None  # B T
-    prediction_logits: Tensor | None = None  # B T V, of BERT's pair of heads
-    seq_relationship_logits: Tensor | None = None  # B 2
-
-    @property
-    def sop_logits(self) -> Tensor | None:
-        """ALBERT's name for the second of the pair: sentence order."""
-        return self.seq_relationship_logits
-
-
 C = TypeVar("C", config.EncoderDecoder, config.EncoderOnly, config.DecoderOnly)
+_SAME = {"sentence_order_label": "next_sentence_label"}  # ALBERT's name for the pair's label
 
 
 class Model(nn.Module, Generic[C]):
-    """What the three shapes have in common."""
+    """What all shapes have in common: stacks that run one after the other, and a head."""
 
     path = ""
 
     def __init__(self, model: C) -> None:
         super().__init__()
         self.config: C = model
-        self.head: AnyHead | None = None
-        self.origin: Any = None  # where it was loaded from: `families.family.Origin`
-        self.fates: dict[str, str] = {}  # what became of each key of its file
-        self.generation: Any = None  # how it generates by default: generation_config.json
-        self.aside: dict[str, Tensor] = {}  # what its file holds and nothing reads
+        self.provenance = Provenance()
+        self.origin: Any = None
+        self.fates: dict[str, str] = {}
+        self.generation: Any = None
+        self.aside: dict[str, Tensor] = {}
+        # What a caller puts before the names of a stack's inputs: the first stack's go without.
+        self.prefixes: dict[str, str] = {
+            name: f"{name}_" if i else "" for i, name in enumerate(model.stacks)
+        }
+        table = None
+        for name, stack in model.stacks.items():
+            shared: dict[str, Any] = (
+                {"table": table} if table is not None and self._shares() else {}
+            )
+            setattr(self, name, Stack(stack, name, **shared))
+            table = getattr(self.stack(name).source, "embedding", None)
+        self._replay: Replay | None = None
+
+    def _shares(self) -> bool:
+        return isinstance(self.config, config.EncoderDecoder) and self.config.shared
+
+    def _add_head(self, ahead: bool = False) -> None:
+        """Last, so that weights start in reading order."""
+        name, stack = list(self.config.stacks.items())[-1]
+        self.head: Head | None = None
+        if self.config.head is not None:
+            table = getattr(self.stack(name).source, "embedding", None)
+            make = module_for(self.config.head)
+            self.head = make(self.config.head, stack, "head", table=table, ahead=ahead)
+
+    def stack(self, name: str) -> Stack:
+        """A stack by its name: `model.stack("encoder")`."""
+        stack: Stack = getattr(self, name)
+        return stack
 
     @property
     def device(self) -> torch.device:
@@ -78,10 +89,12 @@ class Model(nn.Module, Generic[C]):
         return next(self.parameters()).device
 
     @property
-    def vocab_head(self) -> VocabHead:
+    def vocab_head(self) -> LMHead:
         """The head over the vocabulary; an error that says how to get one."""
-        if isinstance(self.head, VocabHead):
-            return self.head
+        if self.head is not None:
+            for part in self.head.modules():
+                if isinstance(part, LMHead):
+                    return part
         head = "None" if self.head is None else type(self.config.head).__name__
         raise ConfigError(
             f"{type(self.config).__name__}.head={head} gives no logits over the vocabulary; "
@@ -90,8 +103,8 @@ class Model(nn.Module, Generic[C]):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states → scores over the vocabulary."""
-        head = self.vocab_head
-        return tap(head, "logits", head(hidden))
+        scores: Tensor = self.vocab_head(hidden)
+        return scores
 
     def generate(self, input_ids: Tensor | None = None, **options: Any) -> Any:
         """Ids that go on from `input_ids`: `model.generate(ids, max_new_tokens=20, num_beams=4)`.
@@ -103,125 +116,217 @@ class Model(nn.Module, Generic[C]):
 
         return generate(self, input_ids, **options)  # type: ignore[arg-type]
 
-    def _finish(
+    # --- a call, step by step ---------------------------------------------------------------------
+
+    def call(
         self,
-        hidden: Tensor,
-        layout: Layout,
-        labels: Tensor | None,
-        ids: Tensor | None = None,
-        pooled: Tensor | None = None,
-        spans: tuple[Tensor | None, Tensor | None] = (None, None),
-        pair: Tensor | None = None,
+        given: Mapping[str, Any],
+        *,
+        dtype: torch.dtype | None = None,
+        kernel: str = "fast",
     ) -> Output:
-        """Head, loss, and back to the caller's grid; `ids` are the grid's, for finding tokens."""
+        """What the head gives, and the hidden states of the last stack: what `forward` does.
 
-        def grid(x: Tensor) -> Tensor:
-            return layout.to_grid(x) if isinstance(layout, Packed) else x
+        Inputs have transformers' names: those that the stacks' sources take (`inputs_embeds`,
+        `token_type_ids`, `position_ids`; for a decoder behind an encoder with `decoder_` in front),
+        their masks, and the head's targets. `labels` are not shifted, −100 is ignored, and so is
+        padding. `dtype` is what is computed in; `kernel="eager"` computes attention as the formula.
+        """
+        found, targets = self.sort(given)
+        replayed = self._replayed(found, targets, dtype, kernel)
+        if replayed is not None:
+            return replayed
+        self._complete(found, targets)
+        sides = self._lay_out(found, self._whole(found, targets))
+        hidden = self.hidden(sides, dtype=dtype, kernel=kernel)
+        return self.finish(hidden, sides, targets)
 
-        head = self.head
-        out = Output(grid(hidden), pooler_output=pooled)
-        if isinstance(head, VocabHead):
-            out.logits = grid(self.logits(hidden))
-            out.loss = None if labels is None else cross_entropy(out.logits, labels)
-        elif isinstance(head, Classifier):
-            out.logits = self._classify(head, hidden, grid, ids, pooled)
-            if labels is not None and head.config.at == "token":
-                out.loss = cross_entropy(out.logits, labels)
-            elif labels is not None:
-                out.loss = class_loss(out.logits, labels, head.config.problem)
-        elif isinstance(head, SpanScores):
-            out.start_logits, out.end_logits = grid(head(hidden)).unbind(-1)
-            first, last = spans
-            if first is not None and last is not None:
-                out.loss = span_loss(out.start_logits, out.end_logits, first, last)
-        elif isinstance(head, Pretrainer):
-            assert pooled is not None  # the config refuses it
-            out.prediction_logits = grid(tap(head.words, "logits", head.words(hidden)))
-            out.seq_relationship_logits = head.pair(pooled)
-            if labels is not None and pair is not None:
-                out.loss = cross_entropy(out.prediction_logits, labels)
-                out.loss = out.loss + cross_entropy(out.seq_relationship_logits, pair)
-        elif labels is not None:
+    def sort(
+        self, given: Mapping[str, Any]
+    ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+        """Inputs by stack and targets by name; what nobody takes is refused."""
+        left: dict[str, Any] = {_SAME.get(n, n): x for n, x in given.items() if x is not None}
+        found: dict[str, dict[str, Tensor]] = {}
+        known: list[str] = []
+        for stack in self.config.stacks:
+            prefix = self.prefixes[stack]
+            takes = (*self.stack(stack).source.takes, "attention_mask")
+            known += [prefix + take for take in takes]
+            found[stack] = {t: left.pop(prefix + t) for t in takes if prefix + t in left}
+        names: tuple[str, ...] = () if self.head is None else self.head.targets
+        targets = {target: left.pop(target) for target in names if target in left}
+        if "labels" in left and self.head is None:
             self.vocab_head  # noqa: B018  (raises, and says how to get a head)
+        if left:
+            refuse_inputs(left, (*known, *names))
+        return found, targets
+
+    def _complete(self, found: dict[str, dict[str, Tensor]], targets: Mapping[str, Tensor]) -> None:
+        """Inputs that follow from others."""
+
+    def _whole(
+        self, found: Mapping[str, Mapping[str, Tensor]], targets: Mapping[str, Tensor]
+    ) -> bool:
+        """Whether padding is computed too: a head scores it, or reads a first column that is it."""
+        if self.head is not None and self.head.reads_padding and targets:
+            return True
+        mask = next(iter(found.values())).get("attention_mask")
+        if mask is None or torch.compiler.is_compiling() or not self.reads_first:
+            return False
+        return not bool(mask[:, 0].all())
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether the first column is read, padding or not (as the reference does)."""
+        return self.head is not None and self.head.reads_first
+
+    def _lay_out(
+        self, found: Mapping[str, Mapping[str, Tensor]], whole: bool = False
+    ) -> dict[str, Side]:
+        """The sides of all stacks that are given anything, checked."""
+        sides: dict[str, Side] = {}
+        for name, inputs in found.items():
+            prefix = self.prefixes[name]
+            rows, width = self.stack(name).source.check(inputs, prefix)
+            if sides and rows != (batch := next(iter(sides.values())).layout.rows):
+                raise ConfigError(
+                    f"{prefix}input_ids has {rows} rows, but input_ids {batch}; give as many"
+                )
+            mask = inputs.get("attention_mask")
+            if mask is not None:
+                check_mask(mask, rows, width, f"{prefix}attention_mask")
+            rest = {key: x for key, x in inputs.items() if key != "attention_mask"}
+            sides[name] = lay_out(rest, mask, whole)
+        return sides
+
+    def hidden(
+        self,
+        sides: Mapping[str, Side],
+        *,
+        dtype: torch.dtype | None = None,
+        kernel: str = "fast",
+        cache: Cache | None = None,
+    ) -> dict[str, Tensor]:
+        """The last hidden states of every stack that has a side, each in its side's layout.
+
+        `hidden(encoder=…)`: training, graphs and bare models all come through here.
+        """
+        out: dict[str, Tensor] = {}
+        memory: Tensor | None = None
+        across: Layout | None = None
+        for name, side in sides.items():
+            if memory is not None and across is not None:
+                memory, across = alike(memory, across, side.layout)
+            stack = self.stack(name)
+            x = stack.source(side, dtype)
+            out[name] = stack(
+                x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel,
+                position_ids=side.inputs.get("position_ids"),
+            )  # fmt: skip
+            memory, across = out[name], side.layout
         return out
 
-    def _classify(
-        self, head: Classifier, hidden: Tensor, grid: Any, ids: Tensor | None, pooled: Tensor | None
-    ) -> Tensor:
-        if head.config.at == "token":
-            out: Tensor = grid(head(hidden))
-            return out
-        if head.config.at != "pool":
-            assert ids is not None
-            pooled = head.pick(grid(hidden), ids, self._tokens())
-        scores: Tensor = head(pooled)
-        return scores
+    def states(
+        self, *, dtype: torch.dtype | None = None, kernel: str = "fast", **inputs: Any
+    ) -> dict[str, Tensor]:
+        """The hidden states of every stack that is given inputs, B T dim; no head is run.
 
-    def _tokens(self) -> config.Tokens:
-        """The vocabulary that the head's texts are written in."""
-        return self.config.reader.tokens
+        `model.states(input_ids=ids, attention_mask=mask)["encoder"]`
+        """
+        found, _ = self.sort(inputs)
+        sides = self._lay_out({name: x for name, x in found.items() if x})
+        hidden = self.hidden(sides, dtype=dtype, kernel=kernel)
+        return {name: sides[name].layout.to_grid(x) for name, x in hidden.items()}
+
+    def finish(
+        self,
+        hidden: Mapping[str, Tensor],
+        sides: Mapping[str, Side],
+        targets: Mapping[str, Tensor],
+    ) -> Output:
+        """Head, loss, and back to the caller's grid."""
+        name = list(sides)[-1]
+        layout = sides[name].layout
+        grid = layout.to_grid(hidden[name])
+        read = Hidden(hidden[name], layout, grid, next(iter(sides.values())).ids, self.pooled(grid))
+        out: dict[str, Tensor | None] = {"last_hidden_state": grid, "pooler_output": read.pooled}
+        first = next(iter(sides))
+        if first != name:
+            out["encoder_last_hidden_state"] = sides[first].layout.to_grid(hidden[first])
+        if self.head is not None:
+            answer = self.head.outputs(read)
+            out |= answer
+            if targets and all(target in targets for target in self.head.targets):
+                out["loss"] = self.head.loss(answer, targets, read)
+        return Output(out)
+
+    def pooled(self, grid: Tensor) -> Tensor | None:
+        """What the pooler makes of the states, B dim."""
+        return None
+
+    def _replayed(self, *args: Any) -> Output | None:
+        """The answer of a captured graph, where there is one for this call."""
+        return None
 
 
-def _lay_out(ids: Tensor, mask: Tensor | None, whole: bool = False) -> tuple[Tensor, Layout]:
-    """Leave the padding out where that is possible: the numbers are the same, the work is less.
-
-    A trace shows the grid that the caller gave; a compiled graph cannot have a size that depends
-    on the mask's values. `whole` keeps the grid.
-    """
-    rows, width = ids.shape
-    if mask is None or whole or listening() or torch.compiler.is_compiling():
-        return ids, Grid(rows, width, None if mask is None else mask.bool())
-    keep = mask.bool()
-    if bool(keep.all()):
-        return ids, Grid(rows, width)
+def alike(x: Tensor, layout: Layout, other: Layout) -> tuple[Tensor, Layout]:
+    """What is looked at, packed if they who look are packed, else on its grid."""
+    if layout.packed == other.packed:
+        return x, layout
+    if isinstance(layout, Packed):
+        return layout.to_grid(x), Grid(layout.rows, layout.total, layout.keep)
+    keep = layout.keep if layout.keep is not None else x.new_ones(x.shape[:2])
     packed = pack(keep)
-    return packed.to_packed(ids), packed
+    return packed.lay(x), packed
 
 
+@implements(config.EncoderDecoder)
 class EncoderDecoderModel(Model[config.EncoderDecoder]):
     """The original Transformer's shape."""
 
+    encoder: Stack
+    decoder: Stack
+
     def __init__(self, model: config.EncoderDecoder) -> None:
         super().__init__(model)
-        self.encoder = TokenStack(model.encoder, "encoder")
-        shared = self.encoder.embedding if model.shared else None
-        self.decoder = TokenStack(model.decoder, "decoder", shared)
-        self.head = make_head(model.head, self.decoder.embedding, model.decoder.dim)
+        self._add_head()
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         *,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
+        **inputs: Any,
     ) -> Output:
-        """input_ids B S, decoder_input_ids B T (or labels, which are shifted) → logits B T V.
+        """input_ids B S, decoder_input_ids B T (or labels, which are shifted) → logits B T V."""
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        own = {
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_attention_mask": decoder_attention_mask,
+        }
+        return self.call({**given, **own, **inputs}, dtype=dtype, kernel=kernel)
 
-        With a head that classifies or finds answers, the decoder reads the input again (BART).
-        """
-        if decoder_input_ids is None:
-            again = isinstance(self.head, Classifier | SpanScores)
-            if labels is None and not again:
-                raise ConfigError(
-                    "decoder_input_ids=None and labels=None: the decoder has nothing to read; "
-                    "give one of them, or use model.generate"
-                )
-            assert labels is not None or again
-            decoder_input_ids = self.shift_right(input_ids if again or labels is None else labels)
-        memory = self.encode(input_ids, attention_mask, dtype=dtype, kernel=kernel)
-        hidden, layout = self._decode_grid(
-            decoder_input_ids, decoder_attention_mask, memory, attention_mask, dtype, kernel
-        )
-        spans = (start_positions, end_positions)
-        out = self._finish(hidden, layout, labels, input_ids, spans=spans)
-        out.encoder_last_hidden_state = memory
-        return out
+    def _complete(self, found: dict[str, dict[str, Tensor]], targets: Mapping[str, Tensor]) -> None:
+        """What the decoder reads, where it is not given: the labels, one place later. With a head
+        that does not write it reads the input again (BART)."""
+        inputs = found["decoder"]
+        if "input_ids" in inputs or "inputs_embeds" in inputs:
+            return
+        if self.head is not None and not self.head.writes:
+            again = found["encoder"].get("input_ids")
+        else:
+            again = targets.get("labels")
+        if again is None:
+            raise ConfigError(
+                "decoder_input_ids=None and labels=None: the decoder has nothing to read; "
+                "give one of them, or use model.generate"
+            )
+        inputs["input_ids"] = self.shift_right(again)
 
     def encode(
         self,
@@ -232,33 +337,12 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         kernel: str = "fast",
     ) -> Tensor:
         """input_ids B S → memory B S dim (zeros at padding)."""
-        ids, layout = _lay_out(input_ids, attention_mask)
-        memory: Tensor = self.encoder(ids, layout, dtype=dtype, kernel=kernel)
-        return layout.to_grid(memory) if isinstance(layout, Packed) else memory
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        return self.states(dtype=dtype, kernel=kernel, **inputs)["encoder"]
 
-    def _decode_grid(
-        self,
-        ids: Tensor,
-        mask: Tensor | None,
-        memory: Tensor,
-        memory_mask: Tensor | None,
-        dtype: torch.dtype | None,
-        kernel: str,
-    ) -> tuple[Tensor, Layout]:
-        source = Grid(
-            memory.shape[0], memory.shape[1], None if memory_mask is None else memory_mask.bool()
-        )
-        ids, layout = _lay_out(ids, mask)
-        across: Layout = source
-        if isinstance(layout, Packed):
-            keep = source.keep if source.keep is not None else memory.new_ones(memory.shape[:2])
-            across = pack(keep)
-            memory = across.to_packed(memory)
-        look = cross_look(layout, across, kernel)
-        hidden = self.decoder(
-            ids, layout, memory=memory, memory_look=look, dtype=dtype, kernel=kernel
-        )
-        return hidden, layout
+    def new_cache(self) -> Cache:
+        """Empty states for `step`."""
+        return self.decoder.new_cache()
 
     def step(
         self,
@@ -275,37 +359,18 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         The first call computes the memory's keys and values into the cache; later calls need
         `memory_mask` alone.
         """
-        layout = Grid(ids.shape[0], ids.shape[1], past=cache.length)
-        sources = 0 if memory_mask is None else memory_mask.shape[1]
+        side = Side(cache.grid(ids.shape[0], ids.shape[1], None), {"input_ids": ids}, ids)
         keep = None if memory_mask is None else memory_mask.bool()
-        look = cross_look(layout, Grid(ids.shape[0], sources, keep), kernel)
+        across = Grid(ids.shape[0], 0 if keep is None else keep.shape[1], keep)
+        x = self.decoder.source(side, dtype)
         hidden = self.decoder(
-            ids, layout, memory=memory, memory_look=look, cache=cache, dtype=dtype, kernel=kernel
+            x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel
         )
         return self.logits(hidden[:, -1])
 
-    def loss(
-        self,
-        source: tuple[Tensor, Layout],
-        target: tuple[Tensor, Layout],
-        labels: Tensor,
-        *,
-        smoothing: float = 0.0,
-        dtype: torch.dtype | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Summed loss and NLL from ids and layouts: what training calls, packed or not."""
-        source_ids, source_layout = source
-        target_ids, target_layout = target
-        memory = self.encoder(source_ids, source_layout, dtype=dtype)
-        look = cross_look(target_layout, source_layout)
-        hidden = self.decoder(
-            target_ids, target_layout, memory=memory, memory_look=look, dtype=dtype
-        )
-        return self.vocab_head.loss(hidden.flatten(0, -2), labels.flatten(), smoothing)
-
     def shift_right(self, labels: Tensor) -> Tensor:
         """What the decoder reads while it predicts `labels`: the start token, then labels[:-1]."""
-        start, pad = self.config.start, self.config.decoder.source.pad_id
+        start, pad = self.config.start, self.config.decoder.tokens.pad_id
         if pad is None or (start is None and not self.config.start_last):
             raise ConfigError(
                 "Tokens.bos_id and Tokens.pad_id are needed to shift labels; "
@@ -321,47 +386,42 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         return shifted
 
 
+@implements(config.EncoderOnly)
 class EncoderOnlyModel(Model[config.EncoderOnly]):
     """Every token sees every token."""
 
+    encoder: Stack
+
     def __init__(self, model: config.EncoderOnly) -> None:
         super().__init__(model)
-        self.encoder = TokenStack(model.encoder, "encoder")
-        self.pool = None if model.pool is None else Pooler(model.pool, model.encoder.dim)
-        self.head = make_head(model.head, self.encoder.embedding, model.encoder.dim)
-        self._replay: Replay | None = None
+        self.pool = None if model.pool is None else Pool(model.pool, model.encoder.dim)
+        self._add_head()
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
         *,
-        position_ids: Tensor | None = None,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        next_sentence_label: Tensor | None = None,
-        sentence_order_label: Tensor | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
+        **inputs: Any,
     ) -> Output:
         """input_ids B T → last_hidden_state B T dim and what the head gives.
 
-        `labels` are not shifted: B T for tokens (−100 ignored), B for the sequence.
+        `labels`: B T for tokens, B for the sequence.
         """
-        pair = next_sentence_label if sentence_order_label is None else sentence_order_label
-        asked = (labels, position_ids, start_positions, end_positions, pair, dtype)
-        plain = kernel == "fast" and not listening() and all(x is None for x in asked)
-        if self._replay is not None and plain and self._replay.fits(input_ids):
-            return Output(**self._replay(input_ids, attention_mask, token_type_ids))
-        whole = start_positions is not None or self._reads_padding(attention_mask)
-        ids, layout = _lay_out(input_ids, attention_mask, whole)
-        hidden, pooled = self._run(
-            ids, layout, input_ids, token_type_ids, position_ids, dtype, kernel
-        )
-        spans = (start_positions, end_positions)
-        return self._finish(hidden, layout, labels, input_ids, pooled, spans, pair)
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+        given = {**given, "token_type_ids": token_type_ids, **inputs}
+        return self.call(given, dtype=dtype, kernel=kernel)
+
+    def pooled(self, grid: Tensor) -> Tensor | None:
+        return None if self.pool is None else self.pool(grid)
+
+    @property
+    def reads_first(self) -> bool:
+        return super().reads_first or self.pool is not None
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """`model.compile()`: as torch has it, in place. Inference on a GPU becomes CUDA graphs of
@@ -371,97 +431,74 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         else:
             super().compile(*args, **kwargs)
 
-    def infer(
-        self, ids: Tensor, layout: Layout, grid: Tensor, types: Tensor | None
-    ) -> dict[str, Tensor]:
-        """What the model gives for ids in a layout; `grid` holds the same ids, R W."""
-        hidden, pooled = self._run(ids, layout, grid, types)
-        out = self._finish(hidden, layout, None, grid, pooled)
-        return {f.name: x for f in fields(out) if (x := getattr(out, f.name)) is not None}
+    def infer(self, side: Side) -> Output:
+        """What the model gives for one side, without targets."""
+        return self.finish(self.hidden({"encoder": side}), {"encoder": side}, {})
 
-    def _run(
+    def _replayed(
         self,
-        ids: Tensor,
-        layout: Layout,
-        grid: Tensor,
-        types: Tensor | None,
-        position_ids: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        kernel: str = "fast",
-    ) -> tuple[Tensor, Tensor | None]:
-        if isinstance(layout, Packed):
-            layout = self.encoder.numbered(layout, grid)
-        hidden = self.encoder(
-            ids,
-            layout,
-            dtype=dtype,
-            kernel=kernel,
-            position_ids=_lay_out_more(position_ids, layout),
-            token_type_ids=_lay_out_more(types, layout),
-        )
-        if self.pool is None:
-            return hidden, None
-        return hidden, self.pool(layout.to_grid(hidden) if isinstance(layout, Packed) else hidden)
-
-    @property
-    def reads_first(self) -> bool:
-        """Whether the first column is read, padding or not (as the reference does)."""
-        first = isinstance(self.head, Classifier) and self.head.config.at == "first"
-        return first or self.pool is not None
-
-    def _reads_padding(self, mask: Tensor | None) -> bool:
-        """Whether a head reads the first column where it is padding: then that is computed too."""
-        if mask is None or torch.compiler.is_compiling() or not self.reads_first:
-            return False
-        return not bool(mask[:, 0].all())
+        found: Mapping[str, Mapping[str, Tensor]],
+        targets: Mapping[str, Tensor],
+        dtype: torch.dtype | None,
+        kernel: str,
+    ) -> Output | None:
+        inputs = found["encoder"]
+        plain = {"input_ids", "attention_mask", "token_type_ids"} >= inputs.keys()
+        asked = targets or dtype is not None or kernel != "fast" or listening()
+        ids = inputs.get("input_ids")
+        if self._replay is None or asked or not plain or ids is None or not self._replay.fits(ids):
+            return None
+        rows, width = self.encoder.source.check(inputs)
+        mask = inputs.get("attention_mask")
+        if mask is not None:
+            check_mask(mask, rows, width)
+        return Output(self._replay(ids, mask, inputs.get("token_type_ids")))
 
 
+@implements(config.DecoderOnly)
 class DecoderOnlyModel(Model[config.DecoderOnly]):
-    """Each token sees the ones before it."""
+    """Each token sees the ones before it; what is read at t is scored against the label at t+1."""
+
+    decoder: Stack
 
     def __init__(self, model: config.DecoderOnly) -> None:
         super().__init__(model)
-        self.decoder = TokenStack(model.decoder, "decoder")
-        self.head = make_head(model.head, self.decoder.embedding, model.decoder.dim)
+        self._add_head(ahead=True)
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         *,
-        position_ids: Tensor | None = None,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
         cache: Cache | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
+        **inputs: Any,
     ) -> Output:
-        """input_ids B T → logits B T V; `labels` are unshifted: position t predicts label t+1.
-
-        With a cache, `attention_mask` covers cached and new tokens together.
-        """
+        """input_ids B T → logits B T V; with a cache, `attention_mask` covers cached tokens too."""
+        given = {"input_ids": input_ids, "labels": labels, **inputs}
         if cache is None:
-            ids, layout = _lay_out(input_ids, attention_mask, start_positions is not None)
-        else:
-            rows, width = input_ids.shape
-            keep = None if attention_mask is None else attention_mask.bool()
-            if keep is not None and keep.shape[1] != cache.length + width:
+            given["attention_mask"] = attention_mask
+            return self.call(given, dtype=dtype, kernel=kernel)
+        found, targets = self.sort(given)
+        rows, width = self.decoder.source.check(found["decoder"])
+        past = cache.length if isinstance(cache.length, int) else None
+        if attention_mask is not None and past is not None:
+            if attention_mask.shape[1] != past + width:
                 raise ConfigError(
-                    f"attention_mask covers {keep.shape[1]} tokens, but there are {cache.length} "
+                    f"attention_mask covers {attention_mask.shape[1]} tokens, but there are {past} "
                     f"in the cache and {width} new ones; give a mask over all of them"
                 )
-            ids, layout = input_ids, Grid(rows, width, keep, cache.length)
-        where = _lay_out_more(position_ids, layout)
-        hidden = self.decoder(
-            ids, layout, cache=cache, dtype=dtype, kernel=kernel, position_ids=where
-        )
-        if labels is not None and isinstance(self.head, VocabHead):
-            labels = torch.cat([labels[:, 1:], labels.new_full((labels.shape[0], 1), IGNORE)], 1)
-            if attention_mask is not None:  # left padding does not predict the first token
-                labels = labels.masked_fill(attention_mask[:, -labels.shape[1] :] == 0, IGNORE)
-        spans = (start_positions, end_positions)
-        return self._finish(hidden, layout, labels, input_ids, spans=spans)
+            check_mask(attention_mask, rows, past + width)
+        keep = None if attention_mask is None else attention_mask.bool()
+        sides = {"decoder": Side(cache.grid(rows, width, keep), found["decoder"], input_ids)}
+        hidden = self.hidden(sides, dtype=dtype, kernel=kernel, cache=cache)
+        return self.finish(hidden, sides, targets)
+
+    def new_cache(self) -> Cache:
+        """Empty states for `step` and for calls with `cache=`."""
+        return self.decoder.new_cache()
 
     def step(
         self,
@@ -478,18 +515,13 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         `attention_mask` covers cached and new tokens together.
         """
         keep = None if attention_mask is None else attention_mask.bool()
-        layout = Grid(ids.shape[0], ids.shape[1], keep, cache.length)
-        hidden = self.decoder(
-            ids, layout, cache=cache, dtype=dtype, kernel=kernel, position_ids=position_ids
-        )
+        inputs = {"input_ids": ids}
+        if position_ids is not None:
+            inputs["position_ids"] = position_ids
+        grid = cache.grid(ids.shape[0], ids.shape[1], keep)
+        sides = {"decoder": Side(grid, inputs, ids, grid.total)}
+        hidden = self.hidden(sides, dtype=dtype, kernel=kernel, cache=cache)["decoder"]
         return self.logits(hidden[:, -1])
-
-
-def _lay_out_more(ids: Tensor | None, layout: Layout) -> Tensor | None:
-    """Positions or token types in the layout of the ids."""
-    if ids is None or isinstance(layout, Grid):
-        return ids
-    return layout.to_packed(ids.expand(layout.keep.shape))
 
 
 AnyModel = EncoderDecoderModel | EncoderOnlyModel | DecoderOnlyModel
@@ -503,32 +535,17 @@ def build(
     `device="meta"` gives shapes without memory, for counting; `seed` fixes the weights without
     touching the global random state.
     """
-    shapes: dict[type, type[AnyModel]] = {
-        config.EncoderDecoder: EncoderDecoderModel,
-        config.EncoderOnly: EncoderOnlyModel,
-        config.DecoderOnly: DecoderOnlyModel,
-    }
-    shape = shapes.get(type(model))
-    if shape is None:
-        names = ", ".join(cls.__name__ for cls in shapes)
-        raise ConfigError(f"build got {type(model).__name__}; it takes {names}")
+    if not isinstance(model, config.Model):
+        raise ConfigError(
+            f"build got {type(model).__name__}; it takes EncoderDecoder, EncoderOnly, DecoderOnly"
+        )
     with torch.device("meta"):
-        built = shape(model)  # type: ignore[arg-type]
+        built: AnyModel = module_for(model)(model)
     if str(device) == "meta":
         return built
     built = built.to_empty(device=device or "cpu")
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        _norms_and_biases(built)
-        initialise(built)
+        start(built)
     return built
-
-
-def _norms_and_biases(model: nn.Module) -> None:
-    """`to_empty` leaves garbage where a constructor had written constants: ones and zeros again."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        for buffer in model.buffers():  # what is added to the logits
-            buffer.zero_()

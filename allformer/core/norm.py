@@ -19,6 +19,11 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))  # β
         self.eps = eps
 
+    def reset_parameters(self) -> None:
+        """The plain norm: γ = 1, β = 0."""
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
     def forward(self, x: Tensor) -> Tensor:
         wide = widen(x)
         w, b = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
@@ -32,6 +37,10 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim))  # γ
         self.eps = eps
+
+    def reset_parameters(self) -> None:
+        """The plain norm: γ = 1."""
+        nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = widen(x)

@@ -6,12 +6,14 @@ Legend: P positions, D model width.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
+from allformer.core.registry import implements
 from allformer.errors import LengthError
 
 
@@ -50,54 +52,67 @@ def divisors(dim: int, base: float = 10_000.0) -> dict[str, Tensor]:
     }
 
 
-class SinusoidalPosition(nn.Module):
+@implements(config.Sinusoidal)
+class Sinusoidal(nn.Module):
     """No parameters, no table, no longest length: the rows needed are computed where needed."""
+
+    first = 0  # the number that a caller has for position 0
 
     def __init__(self, position: config.Sinusoidal, dim: int) -> None:
         super().__init__()
         self.config, self.dim = position, dim
 
-    def forward(self, positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-        """`positions` (any shape, each below `width`) → their vectors in `dtype`."""
+    def forward(self, positions: Tensor, bound: int | None, dtype: torch.dtype) -> Tensor:
+        """`positions` (any shape, each below `bound` if that is known) → their vectors."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         c = self.config
-        rows = torch.arange(c.start, c.start + width, device=positions.device)
-        table = sinusoid(rows, self.dim, layout=c.layout, base=c.base, dtype=wide)  # P D
-        return table.to(dtype)[positions]
+        make = partial(sinusoid, dim=self.dim, layout=c.layout, base=c.base, dtype=wide)
+        if bound is None or positions.numel() <= bound:
+            return make(positions + c.start).to(dtype)
+        rows = torch.arange(c.start, c.start + bound, device=positions.device)
+        return make(rows).to(dtype)[positions]  # each row once, however often it is wanted
 
 
-class LearnedPosition(nn.Module):
+@implements(config.Learned)
+class Learned(nn.Module):
     """A trained vector for each position."""
 
     def __init__(self, position: config.Learned, dim: int) -> None:
         super().__init__()
         self.config = position
+        # Where ids are counted (RoBERTa), a caller's numbers are rows of the table.
+        self.first = position.offset if position.count == "ids" else 0
         self.weight = nn.Parameter(torch.empty(position.offset + position.length, dim))
 
-    def forward(self, positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-        """`positions` (any shape, each below `width`) → their vectors in `dtype`."""
+    def reset_parameters(self) -> None:
+        """As every table starts."""
+        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
+
+    def forward(self, positions: Tensor, bound: int | None, dtype: torch.dtype) -> Tensor:
+        """`positions` (any shape, each below `bound` if that is known) → their vectors."""
         length = self.config.length
-        if width > length and not torch.compiler.is_compiling():
-            width = int(positions.max()) + 1  # much of a wide grid may be padding
-        if width > length:
-            raise LengthError(
-                f"a sequence of {width} tokens is longer than the model's Learned.length={length}; "
-                f"shorten or split it, or use a model with Sinusoidal positions"
-            )
+        if bound is None or bound > length:
+            self._check(positions, bound)
         # Where ids are counted, padding has the row before the first: it gets no gradient.
         fixed = self.config.offset - 1 if self.config.count == "ids" else None
         return F.embedding(positions + self.config.offset, self.weight, fixed).to(dtype)
+
+    def _check(self, positions: Tensor, bound: int | None) -> None:
+        """Much of a wide grid may be padding: the numbers themselves tell."""
+        length = self.config.length
+        if torch.compiler.is_compiling():
+            if bound is None:
+                return  # a caller's own numbers: the table's bounds are checked by the lookup
+        elif positions.numel():
+            bound = int(positions.max()) + 1
+        if bound is not None and bound > length:
+            raise LengthError(
+                f"a sequence of {bound} tokens is longer than the model's Learned.length={length}; "
+                f"shorten or split it, or use a model with Sinusoidal positions"
+            )
 
 
 def count_ids(ids: Tensor, pad_id: int) -> Tensor:
     """RoBERTa's numbering, B T: 0, 1, … over the tokens that are not padding; padding has −1."""
     real = (ids != pad_id).long()
     return real.cumsum(-1) * real - 1
-
-
-def make_position(position: config.Position, dim: int) -> SinusoidalPosition | LearnedPosition:
-    """The module for a `position` slot."""
-    if isinstance(position, config.Learned):
-        return LearnedPosition(position, dim)
-    assert isinstance(position, config.Sinusoidal)
-    return SinusoidalPosition(position, dim)

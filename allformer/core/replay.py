@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.core.graph import Captured, copy_into, on_side_stream
+from allformer.core.inputs import Side, refuse_mask
 from allformer.core.layout import Grid, Packed
 
 Outputs = dict[str, Tensor]
@@ -69,7 +71,7 @@ class Replay:
         inputs = [ids, mask, types]
         if key not in self.graphs:
             graph = _Graph(lambda *args: self._compiled(*args, places), inputs, self.pool)
-            self.pool = self.pool or graph.graph.pool()
+            self.pool = self.pool or graph.captured.graph.pool()
             self.graphs[key] = graph
             if len(self.graphs) > MOST:
                 self.graphs.popitem(last=False)
@@ -80,8 +82,11 @@ class Replay:
         """The mask if there is padding, and the places for what is not; None: keep the grid."""
         if mask is None:
             return None, None
-        seen = torch.stack([mask.count_nonzero(), mask[:, 0].count_nonzero()])
-        count, first = seen.tolist()  # waits for the GPU
+        ones = (mask == 1).sum()
+        seen = torch.stack([mask.count_nonzero(), mask[:, 0].count_nonzero(), ones])
+        count, first, ones = seen.tolist()  # waits for the GPU
+        if count != ones:
+            refuse_mask(mask)
         if count == mask.numel():
             return None, None
         places = -(-count // STEP) * STEP
@@ -92,10 +97,12 @@ class Replay:
         self, ids: Tensor, mask: Tensor | None, types: Tensor | None, places: int | None
     ) -> Outputs:
         keep = None if mask is None else mask.bool()
+        given = {"input_ids": ids} if types is None else {"input_ids": ids, "token_type_ids": types}
         if keep is None or places is None:
-            return self.infer(ids, Grid(ids.shape[0], ids.shape[1], keep), ids, types)
+            return self.infer(Side(Grid(ids.shape[0], ids.shape[1], keep), given, ids))
         layout = pack_into(keep, places)
-        outs = self.infer(layout.to_packed(ids), layout, ids, types)
+        laid = {name: layout.lay(x) for name, x in given.items()}
+        outs = self.infer(Side(layout, laid, ids))
         # Spare places lie in the padding: zeros there, as always.
         return {
             name: _blank(x, keep) if x.shape[:2] == keep.shape else x for name, x in outs.items()
@@ -107,25 +114,17 @@ def _blank(x: Tensor, keep: Tensor) -> Tensor:
 
 
 class _Graph:
-    """Static inputs, one captured call, static outputs."""
+    """One batch's size: its inputs, and what is made of them."""
 
     def __init__(
         self, call: Callable[..., Outputs], inputs: list[Tensor | None], pool: Any
     ) -> None:
         self.inputs = [None if x is None else x.clone() for x in inputs]
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # compilation, library handles
-                call(*self.inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
-            self.outputs = call(*self.inputs)
+        for _ in range(2):  # compilation, library handles
+            on_side_stream(lambda: call(*self.inputs))
+        self.captured = Captured(lambda: call(*self.inputs), pool)
 
     def __call__(self, inputs: list[Tensor | None]) -> Outputs:
-        for mine, new in zip(self.inputs, inputs, strict=True):
-            if mine is not None and new is not None:
-                mine.copy_(new, non_blocking=True)
-        self.graph.replay()
-        return {name: x.clone() for name, x in self.outputs.items()}
+        copy_into(self.inputs, inputs)
+        outputs: Outputs = self.captured.replay()
+        return {name: x.clone() for name, x in outputs.items()}

@@ -15,8 +15,8 @@ import torch
 
 from allformer import config
 from allformer.core.model import EncoderDecoderModel
-from allformer.core.position import LearnedPosition, sinusoid
-from allformer.core.stack import TokenStack
+from allformer.core.position import Learned, sinusoid
+from allformer.core.stack import Stack
 from allformer.explain.charts import Chart, Tick, frame
 from allformer.explain.words import Pair, spans, word
 
@@ -72,7 +72,7 @@ def png(values: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _table(stack: TokenStack) -> np.ndarray:
+def _table(stack: Stack) -> np.ndarray:
     """The vectors of the first positions, P D."""
     position, dim = stack.config.position, stack.config.dim
     most = max(2, min(ROWS, MOST_VALUES // dim))
@@ -80,8 +80,8 @@ def _table(stack: TokenStack) -> np.ndarray:
         where = torch.arange(position.start, position.start + most)
         rows = sinusoid(where, dim, layout=position.layout, base=position.base)
     else:
-        assert isinstance(stack.position, LearnedPosition)
-        rows = stack.position.weight.detach()[:most].float().cpu()
+        assert isinstance(stack.source.position, Learned)
+        rows = stack.source.position.weight.detach()[:most].float().cpu()
     return rows.nan_to_num().numpy()
 
 

@@ -125,7 +125,7 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     """The map of an ALBERT file."""
     stack, base = model.encoder, "" if model.head is None else "albert."
     ops = encoder_map.weights(model, base, NAMES)
-    ops += layer_map.dense("encoder.widen", f"{base}encoder.embedding_hidden_mapping_in")
+    ops += layer_map.dense("encoder.source.widen", f"{base}encoder.embedding_hidden_mapping_in")
     _, groups, inner = grouping(stack)
     for i in range(groups * inner):
         group, place = i % groups, inner - 1 - i // groups

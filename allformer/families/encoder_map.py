@@ -52,10 +52,10 @@ def _embeddings(stack: Stack, base: str) -> list[Op]:
     return [
         Renamed(r"LayerNorm\.gamma$", "LayerNorm.weight"),
         Renamed(r"LayerNorm\.beta$", "LayerNorm.bias"),
-        Same("encoder.embedding.weight", f"{where}.word_embeddings.weight"),
-        Same("encoder.position.weight", f"{where}.position_embeddings.weight"),
-        Same("encoder.types.weight", f"{where}.token_type_embeddings.weight"),
-        *layer_map.dense("encoder.source_norm", f"{where}.LayerNorm"),
+        Same("encoder.source.embedding.weight", f"{where}.word_embeddings.weight"),
+        Same("encoder.source.position.weight", f"{where}.position_embeddings.weight"),
+        Same("encoder.source.types.weight", f"{where}.token_type_embeddings.weight"),
+        *layer_map.dense("encoder.source.norm", f"{where}.LayerNorm"),
         Derived(f"{where}.position_ids", lambda: torch.arange(rows)[None]),
     ]
 

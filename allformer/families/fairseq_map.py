@@ -26,7 +26,7 @@ def weights(model: EncoderDecoder, architecture: str) -> WeightMap:
             # transformers writes them with the bare model alone
             ops.append(Derived(name, partial(sinusoids, stack.position, stack.dim), write=bare))
         elif stack.position is not None:
-            ops.append(Same(f"{side}.position.weight", name))
+            ops.append(Same(f"{side}.source.position.weight", name))
         ops += _stack(stack, side, f"{base}{side}")
     ops.append(Ignored(r"(model\.)?(encoder|decoder)\.version", "fairseq's, of old files"))
     table = layer_map.TABLES[0 if model.shared else 2]
@@ -37,10 +37,13 @@ def _tables(model: EncoderDecoder, base: str) -> list[Op]:
     shared, encoder, decoder = (base + name for name in layer_map.TABLES[:3])
     ops: list[Op]
     if model.shared:
-        ops = [Same("encoder.embedding.weight", shared)]
+        ops = [Same("encoder.source.embedding.weight", shared)]
         ops += [Alias(encoder, shared), Alias(decoder, shared)]
     else:
-        ops = [Same("encoder.embedding.weight", encoder), Same("decoder.embedding.weight", decoder)]
+        ops = [
+            Same("encoder.source.embedding.weight", encoder),
+            Same("decoder.source.embedding.weight", decoder),
+        ]
         ops += [Ignored(shared.replace(".", r"\."), "encoder and decoder have their own tables")]
     if isinstance(model.head, LMHead) and model.head.offset:
         shape = (1, model.decoder.source.vocab)
@@ -65,7 +68,7 @@ LAYER: layer_map.Names = {
 def _stack(stack: Stack, ours: str, theirs: str) -> list[Op]:
     ops = layer_map.layers(stack, ours, f"{theirs}.layers", LAYER)
     if stack.source_norm is not None:
-        ops += layer_map.dense(f"{ours}.source_norm", f"{theirs}.layernorm_embedding")
+        ops += layer_map.dense(f"{ours}.source.norm", f"{theirs}.layernorm_embedding")
     if stack.final_norm is not None:
         ops += layer_map.dense(f"{ours}.final_norm", f"{theirs}.layer_norm")
     return ops

@@ -118,8 +118,8 @@ def weights(model: DecoderOnly, architecture: str) -> WeightMap:
     """The map of a GPT-2 file."""
     base = "" if model.head is None else "transformer."
     return [
-        Same("decoder.embedding.weight", f"{base}wte.weight"),
-        Same("decoder.position.weight", f"{base}wpe.weight"),
+        Same("decoder.source.embedding.weight", f"{base}wte.weight"),
+        Same("decoder.source.position.weight", f"{base}wpe.weight"),
         *layer_map.layers(model.decoder, "decoder", f"{base}h", LAYER, transposed=True),
         *layer_map.dense("decoder.final_norm", f"{base}ln_f"),
         Ignored(r".*\.attn\.(masked_)?bias", "the causal mask, stored by old versions"),

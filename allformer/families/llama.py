@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from allformer.config import Attention, Block, DecoderOnly, Feed, Norm, Rotary, Stack, repeat
-from allformer.core.rotary import frequencies
+from allformer.core.relatives.rotary import frequencies
 from allformer.families import activation, layer_map, rope
 from allformer.families.family import Family, architectures, expect, fit, head_kind, named, one
 from allformer.families.fields import Fields
@@ -132,7 +132,7 @@ def weights(model: DecoderOnly, architecture: str) -> WeightMap:
     rotary, size = stack.relative, stack.blocks[0].attention.size(stack.dim)
     assert isinstance(rotary, Rotary)
     ops: list[Op] = [
-        Same("decoder.embedding.weight", table),
+        Same("decoder.source.embedding.weight", table),
         *layer_map.layers(stack, "decoder", f"{base}layers", LAYER),
         Same("decoder.final_norm.weight", f"{base}norm.weight"),
     ]

@@ -12,7 +12,7 @@ def weights(model: EncoderDecoder | EncoderOnly, architecture: str) -> WeightMap
     """The map of a file."""
     base = "transformer." if isinstance(model.head, ClassHead) else ""
     shared = f"{base}shared.weight"
-    ops: list[Op] = [Same("encoder.embedding.weight", shared)]
+    ops: list[Op] = [Same("encoder.source.embedding.weight", shared)]
     ops.append(Alias(f"{base}encoder.embed_tokens.weight", shared))
     ops += _stack(model.encoder, "encoder", f"{base}encoder")
     if isinstance(model, EncoderDecoder):
@@ -48,7 +48,7 @@ def _stack(stack: Stack, ours: str, theirs: str) -> list[Op]:
     bias, first = "layer.0.SelfAttention.relative_attention_bias.weight", stack.blocks[0]
     names = layer_names(first.feed.gated, first.cross is not None)
     return [
-        Same(f"{ours}.bucket.weight", f"{theirs}.block.0.{bias}"),
+        Same(f"{ours}.relative.weight", f"{theirs}.block.0.{bias}"),
         *layer_map.layers(stack, ours, f"{theirs}.block", names),
         Same(f"{ours}.final_norm.weight", f"{theirs}.final_layer_norm.weight"),
     ]

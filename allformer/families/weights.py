@@ -1,7 +1,7 @@
 """Weight maps: how our tensors lie in another library's files, as a list of plain operations.
 
     ops = [
-        Same("decoder.embedding.weight", "model.embed_tokens.weight"),
+        Same("decoder.source.embedding.weight", "model.embed_tokens.weight"),
         Stacked("decoder.layers.0.attention.qkv.weight", (q, k, v), (4096, 1024, 1024)),
         Alias("lm_head.weight", "model.embed_tokens.weight"),
     ]

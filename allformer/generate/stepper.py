@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.core.cache import Cache
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import widen
+from allformer.core.states import Cache
 from allformer.errors import ConfigError
 
 
@@ -73,7 +73,7 @@ class EncoderDecoderStepper:
         return widen(logits)
 
     def _cache(self) -> Cache:
-        return Cache(len(self.model.config.decoder.blocks))
+        return self.model.new_cache()
 
 
 class DecoderStepper:
@@ -100,7 +100,7 @@ class DecoderStepper:
         return widen(self.model.step(new, cache, mask, position_ids=where, dtype=self.dtype))
 
     def _cache(self) -> Cache:
-        return Cache(len(self.model.config.decoder.blocks))
+        return self.model.new_cache()
 
 
 def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.errors import ConfigError, DataError
-from allformer.tasks.bare import states
 from allformer.tasks.batching import encode, feed
 from allformer.tasks.pipeline import Pipeline, Source, as_pipeline
 from allformer.tasks.pooling import Normalise, Pooling, Step
@@ -62,7 +61,8 @@ def embed(
     found: dict[int, Tensor] = {}
     for rows, inputs in feed(pipeline, batch):
         with torch.inference_mode():
-            x = states(pipeline.model, inputs)
+            given: dict[str, Any] = inputs
+            x = next(iter(pipeline.model.states(**given).values()))
             for step in steps:
                 if isinstance(step, Pooling):
                     x = step.pool(x, inputs["attention_mask"], count)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from allformer.core.head import Pretrainer
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.errors import ConfigError, TaskError
-from allformer.tasks.bare import without_head
 from allformer.tasks.batching import encode, excerpt, feed
 from allformer.tasks.call import task
 from allformer.tasks.pipeline import Pipeline
@@ -63,10 +63,9 @@ def _logits(pipeline: Pipeline, inputs: dict[str, Tensor], gaps: list[list[int]]
     model = pipeline.model
     if isinstance(model, EncoderDecoderModel):  # BART reads the text again, one token late
         inputs = {**inputs, "decoder_input_ids": model.shift_right(inputs["input_ids"])}
-    hidden = without_head(model)(**inputs).last_hidden_state
-    assert hidden is not None
-    head = model.head.words if isinstance(model.head, Pretrainer) else model.vocab_head
-    return [head(hidden[row, places]) for row, places in enumerate(gaps)]
+    given: dict[str, Any] = inputs
+    *_, hidden = model.states(**given).values()
+    return [model.logits(hidden[row, places]) for row, places in enumerate(gaps)]
 
 
 class Gap:

@@ -5,57 +5,16 @@ Legend: B texts, T tokens, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.core.feed_forward import ACT
+from allformer.core.activation import ACT
+from allformer.core.pooling import POOLS
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
-
-
-def _cls(x: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-    return _at(x, mask.int().argmax(1))
-
-
-def _last(x: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-    return _at(x, mask.shape[1] - 1 - mask.flip(1).int().argmax(1))
-
-
-def _at(x: Tensor, where: Tensor) -> Tensor:
-    return x.gather(1, where[:, None, None].expand(-1, 1, x.shape[-1]))[:, 0]
-
-
-def _mean(x: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-    return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1e-9)
-
-
-def _mean_sqrt(x: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-    return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1e-9).sqrt()
-
-
-def _max(x: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-    return x.masked_fill(~mask[..., None], float("-inf")).amax(1)
-
-
-def _weighted(x: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-    """Later tokens count more: token t of n has weight t (Muennighoff, 2022)."""
-    weights = mask * places
-    return (x * weights[..., None]).sum(1) / weights.sum(1, keepdim=True).clamp(min=1e-9)
-
-
-# Names of sentence-transformers. Each: states B T D, mask B T, number of each token B T → B D.
-POOLS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "cls": _cls,
-    "mean": _mean,
-    "max": _max,
-    "mean_sqrt_len_tokens": _mean_sqrt,
-    "weightedmean": _weighted,
-    "lasttoken": _last,
-}
 
 
 @dataclass(frozen=True)

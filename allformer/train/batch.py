@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from allformer.core.inputs import Side
 from allformer.core.layout import Layout, Packed
 from allformer.core.loss import IGNORE
 from allformer.core.model import EncoderDecoderModel
@@ -60,12 +61,27 @@ def batch_loss(
     model: EncoderDecoderModel, batch: Batch, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
     """Summed loss (without smoothing) and NLL of a batch that is on the model's device."""
-    return model.loss(
-        (batch.source, batch.source_layout),
-        (batch.target, batch.target_layout),
-        batch.labels,
-        dtype=dtype,
-    )
+    return seq2seq_loss(model, *batch[:-1], dtype=dtype)
+
+
+def seq2seq_loss(
+    model: EncoderDecoderModel,
+    source: Tensor,
+    source_layout: Layout,
+    target: Tensor,
+    target_layout: Layout,
+    labels: Tensor,
+    *,
+    smoothing: float = 0.0,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Summed loss and NLL of ids in layouts, packed or not."""
+    sides = {
+        "encoder": Side(source_layout, {"input_ids": source}),
+        "decoder": Side(target_layout, {"input_ids": target}),
+    }
+    hidden = model.hidden(sides, dtype=dtype)["decoder"]
+    return model.vocab_head.score(hidden.flatten(0, -2), labels.flatten(), smoothing)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from allformer.core.layout import Layout
 from allformer.core.model import EncoderDecoderModel
-from allformer.train.batch import Batch
+from allformer.train.batch import Batch, seq2seq_loss
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -118,9 +118,12 @@ class Stepper:
         target_layout: Layout,
         labels: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        return self.model.loss(
-            (source, source_layout),
-            (target, target_layout),
+        return seq2seq_loss(
+            self.model,
+            source,
+            source_layout,
+            target,
+            target_layout,
             labels,
             smoothing=self.settings.smoothing,
             dtype=self.dtype,

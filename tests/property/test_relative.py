@@ -17,9 +17,9 @@ from allformer.config import (
     Window,
     repeat,
 )
-from allformer.core.bucket import bucket
+from allformer.core.relatives.bucket import bucket
 from allformer.core.masks import window_mask
-from allformer.core.rotary import RotaryPosition, frequencies, turn
+from allformer.core.relatives.rotary import RotaryPosition, frequencies, turn
 from tests.models import MODERN, decoder_only, encoder_only, left_padding, loud, on_the_grid, tokens
 
 # --- rotary ---------------------------------------------------------------------------------------

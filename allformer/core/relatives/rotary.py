@@ -12,19 +12,13 @@ Legend: D head size, H heads, P positions.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from allformer import config
-
-
-class Turn(NamedTuple):
-    """cos φ and sin φ for each token, … D/2."""
-
-    cos: Tensor
-    sin: Tensor
+from allformer.core.registry import implements
+from allformer.core.relatives.relative import Relation, Relative
 
 
 def frequencies(rotary: config.Rotary, size: int, device: torch.device | None = None) -> Tensor:
@@ -45,22 +39,30 @@ def frequencies(rotary: config.Rotary, size: int, device: torch.device | None = 
     return plain
 
 
-class RotaryPosition(nn.Module):
+@implements(config.Rotary)
+class Rotary(Relative):
     """No parameters; the frequencies are computed where they are needed."""
 
-    def __init__(self, rotary: config.Rotary, size: int) -> None:
-        super().__init__()
-        self.config, self.size = rotary, size
+    def __init__(self, relative: config.Rotary, stack: config.Stack, path: str) -> None:
+        super().__init__(relative, stack, path)
+        self.size = stack.blocks[0].attention.size(stack.dim)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Turn:
-        """`positions` of any shape → their cosines and sines, … D/2, in `dtype`."""
         rates = frequencies(self.config, self.size, positions.device)
         angles = positions[..., None].float() * rates
         return Turn(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
-def turn(x: Tensor, angles: Turn) -> Tensor:
-    """x … H D, angles … D/2 → x turned."""
-    cos, sin = angles.cos[..., None, :], angles.sin[..., None, :]  # … 1 D/2
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+class Turn(Relation):
+    """cos φ and sin φ for each token, … D/2."""
+
+    turns = True
+
+    def __init__(self, cos: Tensor, sin: Tensor) -> None:
+        self.cos, self.sin = cos, sin
+
+    def turn(self, heads: Tensor) -> Tensor:
+        """… H D → the same, turned."""
+        cos, sin = self.cos[..., None, :], self.sin[..., None, :]  # … 1 D/2
+        first, second = heads.chunk(2, dim=-1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

@@ -11,6 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from allformer import config
+from allformer.core.places import Places
+from allformer.core.registry import implements
+from allformer.core.relatives.relative import Relation, Relative
+from allformer.core.taps import tap
 
 
 def bucket(distance: Tensor, buckets: int, max_distance: int, both_sides: bool) -> Tensor:
@@ -34,19 +38,33 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, both_sides: bool) 
     return offset + torch.where(distance < exact, distance, far)
 
 
-class BucketTable(nn.Module):
+@implements(config.BucketBias)
+class BucketBias(Relative):
     """bias[h, i, j] = weight[bucket(j − i), h], shared by all layers of a stack."""
 
-    def __init__(self, relative: config.BucketBias, heads: int, both_sides: bool) -> None:
-        super().__init__()
-        self.config, self.both_sides = relative, both_sides
+    def __init__(self, relative: config.BucketBias, stack: config.Stack, path: str) -> None:
+        super().__init__(relative, stack, path)
+        self.both_sides = not stack.causal
+        heads = stack.blocks[0].attention.heads
         self.weight = nn.Parameter(torch.empty(relative.buckets, heads))
 
-    def forward(self, targets: int, sources: int) -> Tensor:
-        """1 H T S; the T queries are the last of the S positions."""
-        device = self.weight.device
-        rows = torch.arange(sources - targets, sources, device=device)[:, None]
-        distance = torch.arange(sources, device=device)[None, :] - rows
-        c = self.config
-        cells = bucket(distance, c.buckets, c.max_distance, self.both_sides)  # T S
-        return self.weight[cells].permute(2, 0, 1)[None]  # 1 H T S
+    def reset_parameters(self) -> None:
+        """As every table starts."""
+        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Buckets:
+        return Buckets(self)
+
+
+class Buckets(Relation):
+    """The biases of the distances between places."""
+
+    adds = True
+
+    def __init__(self, table: BucketBias) -> None:
+        self.table = table
+
+    def bias(self, places: Places) -> Tensor:
+        c, both = self.table.config, self.table.both_sides
+        cells = bucket(places.distance, c.buckets, c.max_distance, both)  # R T S
+        return tap(self.table, "relative", self.table.weight[cells].permute(0, 3, 1, 2))  # R H T S

@@ -1,0 +1,107 @@
+"""Scores over labels, for each token or for the whole text.
+
+Legend: B batch, T length, dim model width, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from allformer import config
+from allformer.core.activation import ACT
+from allformer.core.heads.head import Head, Hidden
+from allformer.core.linear import Linear
+from allformer.core.loss import IGNORE, Sums, check_targets, class_sums, entropy_sums
+from allformer.core.pooling import at, last
+from allformer.core.registry import implements
+from allformer.core.taps import tap
+from allformer.errors import ConfigError
+
+
+@implements(config.ClassHead)
+class ClassHead(Head):
+    """… dim → … L, from the state that `at` names."""
+
+    def __init__(
+        self, head: config.ClassHead, stack: config.Stack, path: str, **given: Any
+    ) -> None:
+        super().__init__(head, stack, path)
+        dim = stack.dim
+        self.reads_first = head.at == "first"
+        self.dense = None if head.dense is None else Linear(dim, dim)
+        self.act = ACT[head.dense or "identity"]
+        self.out = Linear(dim, len(head.labels), bias=head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.dropout(x, self.config.dropout, self.training)
+        if self.dense is not None:
+            x = tap(self, "dense", self.act(self.dense(x)))
+            x = F.dropout(x, self.config.dropout, self.training)
+        return tap(self, "logits", self.out(x))
+
+    def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
+        if self.config.at == "token":
+            return {"logits": hidden.layout.to_grid(self(hidden.states))}
+        return {"logits": self(self.read(hidden))}
+
+    def read(self, hidden: Hidden) -> Tensor:
+        """The state that speaks for the text, B dim."""
+        if self.config.at == "pool":
+            assert hidden.pooled is not None  # the config refuses it
+            return hidden.pooled
+        if self.config.at == "first":
+            return hidden.grid[:, 0]
+        return at(hidden.grid, self._last(hidden))
+
+    def _last(self, hidden: Hidden) -> Tensor:
+        """The place of the last end token, or of the last token that is not padding, B.
+
+        As the reference does, both are looked for among the ids, whatever the mask says.
+        """
+        tokens, ids, width = self.stack.tokens, hidden.ids, hidden.grid.shape[1]
+        if self.config.at == "eos":
+            ends = None if ids is None else ids.eq(tokens.eos_id or 0)  # the config refuses None
+            if ends is None or not bool(ends.any(-1).all()):
+                raise ConfigError(
+                    f"input_ids has a row without the token {tokens.eos_id} (Tokens.eos_id), whose "
+                    f"state is classified; end every text with it"
+                )
+            return last(ends)
+        if ids is None or tokens.pad_id is None:
+            if hidden.grid.shape[0] > 1 and ids is not None:
+                raise ConfigError(
+                    "Tokens.pad_id=None: the last token of each text of a batch cannot be told "
+                    "from padding; set pad_id, or classify one text at a time"
+                )
+            return hidden.grid.new_full((hidden.grid.shape[0],), width - 1).long()
+        return last(ids != tokens.pad_id)
+
+    def sums(
+        self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], hidden: Hidden
+    ) -> Sums:
+        (name,), logits = self.targets, outputs["logits"]
+        labels, classes = targets[name], logits.shape[-1]
+        if self.config.at == "token":
+            check_targets(labels, name, tuple(logits.shape[:-1]), classes)
+            keep = hidden.keep
+            return entropy_sums(
+                logits, labels if keep is None else labels.masked_fill(~keep, IGNORE)
+            )
+        return class_sums(logits, labels, self.config.problem, name)
+
+
+class Pool(nn.Module):
+    """act(h₀ W + b), from the first token's state: B T dim → B dim."""
+
+    def __init__(self, pool: config.Pool, dim: int, path: str = "pool") -> None:
+        super().__init__()
+        self.path = path
+        self.dense = Linear(dim, dim)
+        self.act = ACT[pool.act]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return tap(self, "output", self.act(self.dense(hidden[:, 0])))

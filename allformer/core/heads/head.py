@@ -1,0 +1,67 @@
+"""What a head is: it reads hidden states, gives outputs by name, and scores them.
+
+Legend: B batch, T length, N packed tokens, dim model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from allformer import config
+from allformer.core.layout import Layout
+from allformer.core.loss import Sums
+
+
+class Hidden(NamedTuple):
+    """What a head reads: states in a layout and on the grid, and what was found on the way."""
+
+    states: Tensor  # … dim, in the layout
+    layout: Layout
+    grid: Tensor  # B T dim, zeros at padding that was left out
+    ids: Tensor | None = None  # of the text, B T
+    pooled: Tensor | None = None  # B dim
+
+    @property
+    def keep(self) -> Tensor | None:
+        """B T, False at padding; None: there is none."""
+        keep, width = self.layout.keep, self.grid.shape[1]
+        return None if keep is None else keep[:, -width:]
+
+
+class Head(nn.Module):
+    """The module for a `head` slot.
+
+    `targets` are the names of the arguments that it learns from. `reads_first`: it reads the first
+    column, padding or not. `reads_padding`: with targets, it scores every column. `writes`: what it
+    gives is text, so the decoder of an encoder-decoder reads what was written, not the input again.
+    """
+
+    targets: tuple[str, ...] = ("labels",)
+    reads_first = False
+    reads_padding = False
+    writes = False
+
+    def __init__(self, head: Any, stack: config.Stack, path: str, **given: Any) -> None:
+        """`given` is for those who want it: `table`, the embedding of the stack below, and
+        `ahead`: what is read at t is scored against the label at t + 1."""
+        super().__init__()
+        self.config, self.stack, self.path = head, stack, path
+
+    def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
+        """The answer, by the names of `Output`."""
+        raise NotImplementedError
+
+    def sums(
+        self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], hidden: Hidden
+    ) -> Sums:
+        """The loss of its outputs, summed, and over how many it is; all `targets` are given."""
+        raise NotImplementedError
+
+    def loss(
+        self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], hidden: Hidden
+    ) -> Tensor:
+        """The mean loss; 0 where there is nothing to learn from."""
+        return self.sums(outputs, targets, hidden).mean

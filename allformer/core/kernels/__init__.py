@@ -1,0 +1,24 @@
+"""How softmax attention is computed: a short list, the first that fits serves.
+
+    kernel = choose(Case("fast", x.device, x.dtype, size=64, packed=True))
+    out = kernel(q, k, v, plan, scale=0.125, dropout=0.0)
+
+A new kernel is a file with a class, and its place in `KERNELS`. All agree with `eager`, tested.
+"""
+
+from __future__ import annotations
+
+from allformer.core.kernels.eager import Eager
+from allformer.core.kernels.kernel import Case, Kernel, Plan
+from allformer.core.kernels.ragged import RaggedFlash
+from allformer.core.kernels.sdpa import SDPA
+
+KERNELS: tuple[Kernel, ...] = (RaggedFlash(), SDPA(), Eager())
+
+
+def choose(case: Case) -> Kernel:
+    """The kernel for a stack's attention."""
+    return next(kernel for kernel in KERNELS if kernel.fits(case))
+
+
+__all__ = ["KERNELS", "Case", "Kernel", "Plan", "choose"]

@@ -1,0 +1,100 @@
+"""Attention by softmax(Q Kᵀ) V, over all keys or those within reach.
+
+Legend: B batch, T queries, S keys, N packed tokens, H heads, G key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from allformer import config
+from allformer.core.attend import attention_scores, attention_weights, mix
+from allformer.core.kernels import Case, Plan, choose
+from allformer.core.layout import Packed, compact
+from allformer.core.look import Look, blind_rows, make_look
+from allformer.core.mixers.mixer import Extra, Mixer, Scene
+from allformer.core.places import mask_of
+from allformer.core.registry import implements
+from allformer.core.states import State
+from allformer.core.taps import listening, tap
+
+
+@implements(config.Full)
+class Full(Mixer):
+    """Every query looks at every key that the masks allow."""
+
+    reach: tuple[int, int] | None = None  # places before and after the query
+
+    def plan(self, scene: Scene) -> Plan:
+        full = self.reach is None and not scene.relation.adds
+        case = Case(scene.kernel, scene.device, scene.dtype, self.size, scene.query.packed, full)
+        kernel = choose(case)
+        query, key = scene.query, scene.key
+        if not isinstance(query, Packed) or not isinstance(key, Packed):
+            return self._grids(scene, Plan(kernel))
+        if kernel.ragged:
+            return Plan(kernel, None, None, query, key, scene.causal)
+        if full and scene.device.type == "cpu" and not torch.compiler.is_compiling():
+            near = compact(
+                query
+            )  # its width depends on the lengths: elsewhere that would be a wait
+            query, key = near, near if key is query else compact(key)
+        plan = Plan(kernel, query=query, key=key)
+        return self._grids(scene._replace(query=query, key=key), plan)
+
+    def _grids(self, scene: Scene, plan: Plan) -> Plan:
+        """Masks and biases over the grids, from everybody's places."""
+        places = scene.places()
+        bias = scene.relation.bias(places)
+        if scene.causal and places.triangle and self.reach is None and bias is None:
+            look = Look(causal=places.query.shape[1] > 1)
+        else:
+            mask = mask_of(places, scene.causal, self.reach)
+            blind = None if mask is None or places.real is None else blind_rows(mask)
+            look = make_look(mask, blind=blind, bias=bias)
+        return plan._replace(look=look, places=places)
+
+    def put(self, x: Tensor, plan: Plan, key: bool) -> Tensor:
+        """Packed rows on their grid, unless the kernel takes them as they are."""
+        side = plan.key if key else plan.query
+        return x if side is None or plan.look is None else side.to_grid(x)
+
+    def forward(
+        self, parts: dict[str, Tensor], plan: Plan, state: State | None, extra: Extra | None
+    ) -> Tensor:
+        q = self._split(parts["q"], self.heads, plan)  # B H T D
+        k, v = (self._split(parts[name], self.groups, plan) for name in "kv")  # B G S D
+        if state is not None:
+            k, v = state.update(k, v, plan.places)
+        q, k, v = tap(self, "q", q), tap(self, "k", k), tap(self, "v", v)
+        if extra is not None:
+            assert plan.look is not None
+            assert plan.places is not None
+            plan = plan._replace(look=plan.look.biased(extra(q, plan.places)))
+        return self._merge(self._attend(q, k, v, plan), plan)  # B T H·D
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        if listening() and plan.look is not None:
+            # Shown beside the run, not instead of it: the fast kernel still makes the output,
+            # unless the listener puts other scores or weights there.
+            scores = attention_scores(q, k, scale=self.scale, bias=plan.look.bias)
+            patched_scores = tap(self, "scores", scores)
+            weights = attention_weights(patched_scores, plan.look)
+            patched = tap(self, "weights", weights)
+            if patched_scores is not scores or patched is not weights:
+                return mix(patched, v)
+        return plan.kernel(q, k, v, plan, self.scale, dropout)
+
+    def _split(self, x: Tensor, heads: int, plan: Plan) -> Tensor:
+        x = x.view(*x.shape[:-1], heads, self.size)
+        return x if plan.look is None else x.transpose(1, 2)  # N H D or B H T D
+
+    @staticmethod
+    def _merge(x: Tensor, plan: Plan) -> Tensor:
+        if plan.look is None:
+            return x.flatten(-2)
+        # transpose back *before* flattening: B H T D → B T H D → B T H·D
+        x = x.transpose(1, 2).flatten(-2)
+        return x if plan.query is None else plan.query.lay(x)

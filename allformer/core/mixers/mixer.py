@@ -1,0 +1,80 @@
+"""What a mixer is: between the projections and the output matrix of an attention.
+
+    project x → q, k, v;   mix them into the context;   project the context out
+
+A mixer owns its parameters, makes a plan once for all layers of a stack that are alike, says which
+state remembers for it, and turns projections into the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from allformer import config
+from allformer.core.layout import Layout
+from allformer.core.places import Places
+from allformer.core.relatives.relative import PLAIN, Relation
+from allformer.core.states import Growing, State
+
+Extra = Callable[[Tensor, Places], Tensor]
+
+
+class Scene(NamedTuple):
+    """What a stack knows before its layers run. `state` is that of the first layer alike."""
+
+    query: Layout
+    key: Layout
+    device: torch.device
+    dtype: torch.dtype
+    causal: bool = False
+    kernel: str = "fast"
+    relation: Relation = PLAIN
+    state: State | None = None
+
+    def places(self) -> Places:
+        """Where everybody stands; looking across, keys have places of their own."""
+        if self.key is not self.query:
+            columns = torch.arange(self.key.total, device=self.device)[None]
+            return Places(columns, columns, self.key.keep)  # nobody asks who comes first
+        if self.state is not None:
+            assert not self.query.packed, "a state goes with a grid"
+            return self.state.places(self.query, self.device)  # type: ignore[arg-type]
+        return self.query.places(self.device)
+
+
+class Mixer(nn.Module):
+    """The module for a `mixer` slot."""
+
+    def __init__(self, attention: config.Attention, dim: int, path: str) -> None:
+        super().__init__()
+        size = attention.size(dim)
+        self.path = path  # its taps belong to the attention
+        self.config: Any = attention.mixer
+        self.heads, self.groups, self.size = attention.heads, attention.groups, size
+        self.scale = size**-0.5 if attention.scale is None else attention.scale  # 1/√D
+        self.dropout = attention.dropout
+
+    def plan(self, scene: Scene) -> Any:
+        """Worked out once for all layers of a stack whose mixers are alike."""
+        raise NotImplementedError
+
+    def new_state(self, causal: bool) -> State:
+        """What remembers for this layer while text is generated."""
+        return Growing()
+
+    def put(self, x: Tensor, plan: Any, key: bool) -> Tensor:
+        """Projections where this mixer wants them; `key`: those of what is looked at alone."""
+        return x
+
+    def forward(
+        self, parts: dict[str, Tensor], plan: Any, state: State | None, extra: Extra | None
+    ) -> Tensor:
+        """Projections, each … rows, → the context, … heads·D.
+
+        `extra(q, places)` is what a relative position adds to this layer's scores.
+        """
+        raise NotImplementedError

@@ -1,0 +1,59 @@
+"""Where each query and each key stands: who may look at whom is a comparison of places.
+
+A place is a number in the whole sequence of a row: padding, cached tokens and new ones all have
+theirs. Causal, windows, relative positions, caches that roll back, wrap around or lie in pages: all
+compare places, and nothing assumes that the queries are the last keys.
+
+Legend: R rows, T queries, S keys. A first axis of 1 stands for all rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Places(NamedTuple):
+    """`query` (R or 1, T) and `key` (R or 1, S) are places; `real` (R, S) is False where nobody
+    stands (padding, an empty slot), None where somebody does everywhere.
+
+    `plain`: key j stands at j, the queries are the last T of them, and all are real. Then kernels
+    need no mask: the whole triangle (T = S) is SDPA's `is_causal`, one query (T = 1) sees all.
+    """
+
+    query: Tensor
+    key: Tensor
+    real: Tensor | None = None
+    plain: bool = False
+
+    @property
+    def distance(self) -> Tensor:
+        """Key minus query, (R or 1) T S: negative in the past."""
+        return self.key[:, None, :] - self.query[:, :, None]
+
+    @property
+    def triangle(self) -> bool:
+        """Whether "not after the query" is the whole lower triangle."""
+        return self.plain and self.query.shape[1] == self.key.shape[1]
+
+
+def mask_of(places: Places, causal: bool, reach: tuple[int, int] | None) -> Tensor | None:
+    """(R or 1) 1 T S, True = may look; None: all may.
+
+    `causal`: no key after the query. `reach`: no more than so many places before and after it.
+    """
+    last = places.plain and places.query.shape[1] == 1  # nobody comes after it
+    near = None
+    if (causal and not last) or reach is not None:
+        distance = places.distance  # R T S
+        near = distance <= 0 if causal and not last else None
+        if reach is not None:
+            left, right = reach
+            band = (distance >= -left) & (distance <= right)
+            near = band if near is None else near & band
+        near = near[:, None] if near is not None else None
+    if places.real is None:
+        return near
+    there = places.real[:, None, None, :]  # R 1 1 S
+    return there if near is None else there & near

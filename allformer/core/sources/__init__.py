@@ -1,0 +1,5 @@
+"""Sources: from inputs to hidden states. One file each; a new file registers itself."""
+
+from allformer.core.registry import import_all
+
+import_all(__name__, __path__)

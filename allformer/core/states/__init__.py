@@ -1,0 +1,19 @@
+"""What a layer remembers between calls: state that is handed in, never stored on a module.
+
+cache = model.new_cache()
+model.step(first_ids, cache, memory, mask)     # computes and remembers
+model.step(next_ids, cache, None, mask)        # only the new tokens are computed
+"""
+
+from __future__ import annotations
+
+from allformer.core.states.growing import Growing
+from allformer.core.states.paged import Paged
+from allformer.core.states.recurrent import Recurrent
+from allformer.core.states.ring import Ring
+from allformer.core.states.state import Cache, LayerState, State
+from allformer.core.states.static import Static
+
+__all__ = [
+    "Cache", "Growing", "LayerState", "Paged", "Recurrent", "Ring", "State", "Static",
+]  # fmt: skip

@@ -1,0 +1,52 @@
+"""The last tokens alone: constant memory for layers that look no further back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from allformer.core.layout import Grid
+from allformer.core.places import Places
+from allformer.core.states.state import State
+
+
+class Ring(State):
+    """Keys and values of the last `size` tokens; older ones make room, in order."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.length = 0  # tokens seen
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    def places(self, grid: Grid, device: torch.device) -> Places:
+        first = self.length - min(self.length, self.size)
+        whole = grid.places(device)
+        if not first:
+            return whole
+        real = None if whole.real is None else whole.real[:, first:]
+        return Places(whole.query, whole.key[:, first:], real)
+
+    def update(self, k: Tensor, v: Tensor, places: Places | None) -> tuple[Tensor, Tensor]:
+        if self._keys is not None and self._values is not None:
+            k = torch.cat([self._keys, k], dim=2)
+            v = torch.cat([self._values, v], dim=2)
+        self.length += k.shape[2] - (0 if self._keys is None else self._keys.shape[2])
+        first = max(0, k.shape[2] - self.size)
+        # copies: a view would keep the whole prompt alive
+        self._keys, self._values = k[:, :, first:].clone(), v[:, :, first:].clone()
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        if self._keys is not None and self._values is not None:
+            self._keys = self._keys.index_select(0, rows)
+            self._values = self._values.index_select(0, rows)
+
+    def cut(self, length: int) -> None:
+        if self._keys is None or self._values is None or length >= self.length:
+            return
+        lost = self.length - length
+        if self.length > self._keys.shape[2] and lost:  # what stood before the ring is gone
+            super().cut(length)
+        self._keys, self._values = self._keys[:, :, :-lost], self._values[:, :, :-lost]
+        self.length = length

@@ -1,0 +1,102 @@
+"""The interface of a layer's state, and the states of a whole stack.
+
+Legend: B rows, G key/value heads, T new tokens, S keys, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from allformer.core.layout import Grid
+from allformer.core.places import Places
+from allformer.errors import GenerationError
+
+
+class State:
+    """One layer's own memory. The plain one remembers nothing and cannot be taken back."""
+
+    def before(self) -> Tensor | None:
+        """Hidden states from before that keys and values are projected from as well (segment
+        memory), B M dim; None: there are none."""
+        return None
+
+    def places(self, grid: Grid, device: torch.device) -> Places:
+        """Where the keys stand that `update` will give; asked once for all layers alike."""
+        return grid.places(device)
+
+    def update(self, k: Tensor, v: Tensor, places: Places | None) -> tuple[Tensor, Tensor]:
+        """Remember the new keys and values (B G T D); returns those to look at (B G S D)."""
+        return k, v
+
+    def select(self, rows: Tensor) -> None:
+        """Keep, repeat and reorder rows: beam search moves beams."""
+        raise NotImplementedError
+
+    def cut(self, length: int) -> None:
+        """Forget all but the first `length` tokens."""
+        raise GenerationError(
+            f"{type(self).__name__} cannot be taken back to {length} tokens: what was there is "
+            f"gone; use a model with full attention, or begin anew"
+        )
+
+
+class LayerState:
+    """A layer's own state and, for a decoder, the encoder's keys and values, which stay."""
+
+    def __init__(self, own: State) -> None:
+        self.own = own
+        self.cross: tuple[Tensor, Tensor] | None = None
+
+    def select_cross(self, rows: Tensor) -> None:
+        """The same rows of the encoder's: needed only where a row gets another source."""
+        if self.cross is not None:
+            k, v = self.cross
+            self.cross = k.index_select(0, rows), v.index_select(0, rows)
+
+
+class Cache:
+    """The states of a stack's layers, and how many tokens they have seen.
+
+    `length` is a number, or a counter on the device (`Static`); `room` is how many there can be.
+    """
+
+    def __init__(self, states: Iterable[State], room: int | None = None) -> None:
+        self.layers = [LayerState(state) for state in states]
+        self.length: int | Tensor = 0
+        self.room = room
+
+    def __getitem__(self, layer: int) -> LayerState:
+        return self.layers[layer]
+
+    def grid(self, rows: int, width: int, keep: Tensor | None) -> Grid:
+        """The layout of `width` new tokens behind what is cached."""
+        if self.room is not None and keep is not None and keep.shape[1] < self.room:
+            keep = torch.nn.functional.pad(keep, (0, self.room - keep.shape[1]), value=True)
+        return Grid(rows, width, keep, self.length, self.room)
+
+    def advance(self, width: int) -> None:
+        """So many tokens more have been seen by all layers."""
+        if isinstance(self.length, Tensor):
+            self.length += width  # in place: a captured graph reads this very number
+        else:
+            self.length = self.length + width
+
+    @torch.no_grad()
+    def select(self, rows: Tensor, cross: bool = False) -> None:
+        """Reorder the rows of every layer; `cross=True` when the source rows change as well."""
+        for layer in self.layers:
+            layer.own.select(rows)
+            if cross:
+                layer.select_cross(rows)
+
+    def cut(self, length: int) -> None:
+        """Forget all but the first `length` tokens: a draft that was not accepted."""
+        for layer in self.layers:
+            layer.own.cut(length)
+        if isinstance(self.length, Tensor):
+            self.length.fill_(length)
+        else:
+            self.length = length
