@@ -62,27 +62,38 @@ class Hint:
     def check(self, owner: object, name: str) -> None:
         """Refuse what stands in a field of `owner` and does not belong there."""
         value = getattr(owner, name)
-        if not self.takes(value):
-            refuse(owner, name, *self._wants())
-        if float in self.plain and value is not None and not abs(value) <= _LARGEST:
-            refuse(owner, name, "must be a finite number", "correct its value")
-        for rule in self.rules if value is not None else ():
-            if not rule.holds(value):
-                refuse(owner, name, rule.must, rule.way_out)
-        if self.items is not None and isinstance(value, tuple):
-            for i, item in enumerate(value):
+        if found := self.refusal(value):
+            refuse(owner, name, *found)
+        if self.items is None or not isinstance(value, tuple):
+            return
+        for i, item in enumerate(value):
+            if found := self.items.refusal(item):
+                must, way_out = found
                 if not self.items.takes(item):
-                    where = f"{type(owner).__name__}.{name}[{i}]={item!r}"
+                    must = f"is not a {self.items.names()}"
                     way_out = self.rules[0].way_out if self.rules else "correct its type"
-                    raise ConfigError(f"{where} is not a {self.items.names()}; {way_out}")
+                raise ConfigError(f"{type(owner).__name__}.{name}[{i}]={item!r} {must}; {way_out}")
+
+    def refusal(self, value: Any) -> tuple[str, str] | None:
+        """What must hold of a value and does not, and the way out."""
+        if not self.takes(value):
+            return self._wants()
+        if value is None or self._known(value):
+            return None
+        if float in self.plain and type(value) is not tuple and not abs(value) <= _LARGEST:
+            return "must be a finite number", "correct its value"
+        return next((rule[1:] for rule in self.rules if not rule.holds(value)), None)
 
     def takes(self, value: object) -> bool:
         """Whether a value is of the right kind; an int may stand for a float."""
         if type(value) in self.plain or (float in self.plain and type(value) is int):
             return True
-        if isinstance(value, self.slots) or any(value == known for known in self.choices):
-            return True
-        return self.items is not None and isinstance(value, tuple)
+        return self._known(value) or (self.items is not None and isinstance(value, tuple))
+
+    def _known(self, value: object) -> bool:
+        """Whether it is one of the choices, or of a class of the slot."""
+        same = (type(value) is type(known) and value == known for known in self.choices)
+        return isinstance(value, self.slots) or any(same)
 
     def names(self) -> str:
         """`bool or tuple of str`."""
@@ -133,6 +144,8 @@ def _read(hint: Any) -> Hint | None:
             choices += get_args(arm)
         elif get_origin(arm) is tuple and get_args(arm)[1:] == (...,):
             items = _read(get_args(arm)[0])
+            if items is None:
+                return None
         elif isinstance(arm, type) and not get_args(arm):
             slots.append(arm)
         else:

@@ -21,6 +21,11 @@ class Part:
     quadratic: int = 0  # the share of `flops` that grows with the length: attention itself
 
 
+def plain_line(name: str, parameters: int) -> Part:
+    """The line of a class that says no formula."""
+    return Part(name, f"{parameters:,}" if parameters else "computed, not learned", parameters)
+
+
 def dense(inputs: int, outputs: int, bias: bool = True) -> int:
     """The parameters of a linear layer: `dense(512, 2048)`."""
     return inputs * outputs + (outputs if bias else 0)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from allformer.config.base import Activation, Config, Probability
 from allformer.config.check import Rule, choice, refuse
-from allformer.config.counting import Part, dense
+from allformer.config.counting import Part, dense, plain_line
 from allformer.config.norm import Norm
 from allformer.config.stack import Stack
 
@@ -29,8 +29,7 @@ class Head(Config, slot=True):
 
     def lines(self, stack: Stack, name: str) -> Iterator[Part]:
         """Its lines in the count."""
-        own = self.parameters(stack)
-        yield Part(name, f"{own:,}" if own else "computed, not learned", own)
+        yield plain_line(name, self.parameters(stack))
 
 
 @dataclass(frozen=True)

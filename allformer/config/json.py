@@ -85,7 +85,7 @@ def _field(value: Any, hint: Hint | None, where: str) -> Any:
         return _blocks(value, where)
     if isinstance(value, dict):
         return _node(value, where)
-    if isinstance(value, list) and hint is not None and hint.items is not None:
+    if isinstance(value, list) and (hint is None or hint.items is not None):
         inner = [(f"{where}[{i}]", item) for i, item in enumerate(value)]
         return tuple(_node(x, here) if isinstance(x, dict) else x for here, x in inner)
     if hint is not None and float in hint.plain and type(value) is int:

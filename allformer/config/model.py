@@ -17,6 +17,8 @@ class Model(Config, slot=True):
     """A whole model. What is asked of any shape is answered here."""
 
     head: Head | None
+    pool: Pool | None = None
+    shared: bool = False  # one table of tokens for all stacks
 
     @property
     def stacks(self) -> dict[str, Stack]:
@@ -36,7 +38,9 @@ class Model(Config, slot=True):
     def lines(self, n: int) -> Iterator[Part]:
         """Its lines in the count, at n tokens."""
         for name, stack in self.stacks.items():
-            yield from stack.lines(name, n)
+            yield from stack.lines(name, n, self.shared and stack is not self.reader)
+        if self.pool is not None:
+            yield self.pool.line(self.writer.dim)
         if self.head is not None:
             yield from self.head.lines(self.writer, "head")
 
@@ -59,13 +63,6 @@ class EncoderOnly(Model):
             raise ConfigError(
                 "EncoderOnly.encoder has causal=True; use DecoderOnly, or causal=False"
             )
-
-    def lines(self, n: int) -> Iterator[Part]:
-        yield from self.encoder.lines("encoder", n)
-        if self.pool is not None:
-            yield self.pool.line(self.encoder.dim)
-        if self.head is not None:
-            yield from self.head.lines(self.encoder, "head")
 
 
 @dataclass(frozen=True)
@@ -135,12 +132,6 @@ class EncoderDecoder(Model):
     def start(self) -> int | None:
         """The token that the decoder begins with."""
         return self.decoder.source.bos_id if self.start_id is None else self.start_id
-
-    def lines(self, n: int) -> Iterator[Part]:
-        yield from self.encoder.lines("encoder", n)
-        yield from self.decoder.lines("decoder", n, shared=self.shared)
-        if self.head is not None:
-            yield from self.head.lines(self.decoder, "head")
 
 
 def _no_cross(owner: Model, slot: str) -> None:

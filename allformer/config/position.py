@@ -7,13 +7,11 @@ from typing import Annotated, Literal
 
 from allformer.config.base import Config, Natural, Positive
 from allformer.config.check import above, refuse
-from allformer.config.counting import Part
+from allformer.config.counting import Part, plain_line
 
 
-class Position(Config, slot=True):
-    """A position of each token, added to its vector; one with tensors must say `parameters`."""
-
-    count: str = "kept"  # which tokens have a number: see `Learned`
+class Places(Config, slot=True):
+    """What numbers tokens, in whichever way."""
 
     @property
     def longest(self) -> int | None:
@@ -23,7 +21,13 @@ class Position(Config, slot=True):
     @property
     def trained(self) -> int | None:
         """How many it was trained for, where that is told."""
-        return self.longest
+        return getattr(self, "length", None)
+
+
+class Position(Places, slot=True):
+    """A position of each token, added to its vector; one with tensors must say `parameters`."""
+
+    count: str = "kept"  # which tokens have a number: see `Learned`
 
     def parameters(self, width: int) -> int:
         """Of its own, for embeddings of this width."""
@@ -31,8 +35,7 @@ class Position(Config, slot=True):
 
     def line(self, name: str, width: int) -> Part:
         """Its line in the count."""
-        own = self.parameters(width)
-        return Part(name, f"{own:,}" if own else "computed, not learned", own)
+        return plain_line(name, self.parameters(width))
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,6 @@ class Sinusoidal(Position):
     start: Natural = 0
     count: Literal["kept", "all"] = "kept"
     length: Positive | None = None
-
-    @property
-    def trained(self) -> int | None:
-        return self.length
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,12 @@ from typing import Annotated
 
 from allformer.config.base import Config, Positive
 from allformer.config.check import above, refuse
-from allformer.config.counting import Heads, Part
+from allformer.config.counting import Heads, Part, plain_line
+from allformer.config.position import Places
 
 
-class Relative(Config, slot=True):
+class Relative(Places, slot=True):
     """Turns queries and keys, or adds to scores; one with tensors must say `parameters`."""
-
-    @property
-    def longest(self) -> int | None:
-        """The most positions that it can number; None: no end."""
-        return None
-
-    @property
-    def trained(self) -> int | None:
-        """How many it was trained for, where that is told."""
-        return self.longest
 
     def parameters(self, attention: Heads, dim: int) -> int:
         """Of its own, once for all layers."""
@@ -29,8 +20,7 @@ class Relative(Config, slot=True):
 
     def line(self, name: str, attention: Heads, dim: int) -> Part:
         """Its line in the count."""
-        own = self.parameters(attention, dim)
-        return Part(name, f"{own:,}" if own else "computed, not learned", own)
+        return plain_line(name, self.parameters(attention, dim))
 
 
 @dataclass(frozen=True)
@@ -68,10 +58,6 @@ class Rotary(Relative):
     theta: Annotated[float, above(1, "LLaMA has 10000.0")] = 10_000.0
     scaling: LinearScaling | Llama3Scaling | None = None
     length: Positive | None = None
-
-    @property
-    def trained(self) -> int | None:
-        return self.length
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from allformer.config.base import Config, Natural, Positive
 from allformer.config.check import refuse
-from allformer.config.counting import Part, Widths
+from allformer.config.counting import Part, Widths, plain_line
 
 
 class Source(Config, slot=True):
@@ -30,8 +30,7 @@ class Source(Config, slot=True):
 
     def lines(self, stack: Widths, name: str, shared: bool = False) -> Iterator[Part]:
         """Its lines in the count; `shared`: the table of tokens is another stack's."""
-        own = self.parameters(stack)
-        yield Part(f"{name} source", f"{own:,}" if own else "computed, not learned", own)
+        yield plain_line(f"{name} source", self.parameters(stack))
 
 
 @dataclass(frozen=True)

@@ -115,9 +115,7 @@ class Stack(Config):
 
     def lines(self, name: str, n: int, shared: bool = False) -> Iterator[Part]:
         """Its lines in the count, at n tokens; `shared`: another stack has the table of tokens."""
-        yield from (
-            self.source.lines(self, name, shared) if shared else self.source.lines(self, name)
-        )
+        yield from self.source.lines(self, name, shared)
         yield from self._positions(f"{name} positions")
         if self.source_norm is not None:
             yield self.source_norm.line(f"{name} source norm", self.width)

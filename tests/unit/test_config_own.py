@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -93,6 +94,16 @@ class Score(Head):
 
 
 @dataclass(frozen=True)
+class Wide(Source):
+    """A source with fields of every kind."""
+
+    sizes: tuple[Positive, ...] = (1,)
+    rate: Probability | Literal["auto"] = "auto"
+    pair: tuple[int, int] = (0, 0)
+    heads: tuple[Head, ...] = ()
+
+
+@dataclass(frozen=True)
 class Silent(Head):
     """A head of a user's without tensors."""
 
@@ -142,11 +153,23 @@ def test_the_fields_of_ones_own_class_are_checked_by_its_annotations():
         (lambda: Frames(0), "Frames.bands=0 must be a whole number of at least 1; try 1 or more"),
         (lambda: Frames(True), "Frames.bands=True must be int; correct its type"),
         (lambda: Frames(2**31), "Frames.bands=2147483648 must be at most 2,147,483,647; check"),
+        (lambda: Wide((1, 0)), "Wide.sizes[1]=0 must be a whole number of at least 1; try 1 or"),
+        (lambda: Wide(("a",)), "Wide.sizes[0]='a' is not a int; correct its type"),
+        (lambda: Wide(rate="none"), "Wide.rate='none' is not a choice; try 'auto'"),
+        (lambda: Wide(rate=True), "Wide.rate=True is not a choice"),
+        (lambda: Wide(rate=math.inf), "Wide.rate=inf must be a finite number"),
+        (lambda: Wide(heads=(Frames(1),)), "Wide.heads[0]=Frames(bands=1, skip=0) is not a Head"),
         (lambda: Frames(1, -1), "Frames.skip=-1 must be a whole number of at least 0; try 0 or"),
     ):
         with pytest.raises(ConfigError) as caught:
             make()
         assert says in str(caught.value)
+
+
+def test_fields_of_every_kind_go_to_json_and_back():
+    for wide in (Wide(), Wide((3, 4), 0.5, (1, 2), (Score(2), Silent()))):
+        assert config_from_json(wide.to_json()) == wide
+        assert hash(config_from_json(wide.to_json())) == hash(wide)
 
 
 def test_a_refusal_lists_ones_own_classes_too():
