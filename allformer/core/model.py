@@ -148,11 +148,10 @@ class Model(nn.Module, Generic[C]):
         left: dict[str, Any] = {_SAME.get(n, n): x for n, x in given.items() if x is not None}
         found: dict[str, dict[str, Tensor]] = {}
         known: list[str] = []
-        for stack in self.config.stacks:
-            prefix = self.prefixes[stack]
-            takes = (*self.stack(stack).source.takes, "attention_mask")
+        for key, prefix in self.prefixes.items():
+            takes: tuple[str, ...] = (*self.stack(key).source.takes, "attention_mask")
             known += [prefix + take for take in takes]
-            found[stack] = {t: left.pop(prefix + t) for t in takes if prefix + t in left}
+            found[key] = {take: left.pop(prefix + take) for take in takes if prefix + take in left}
         names: tuple[str, ...] = () if self.head is None else self.head.targets
         targets = {target: left.pop(target) for target in names if target in left}
         if "labels" in left and self.head is None:
