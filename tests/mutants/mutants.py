@@ -468,7 +468,7 @@ MUTANTS: list[Mutant] = [
         "embedding if head.tied else Embedding(vocab, dim)", "Embedding(vocab, dim)",
         "sharing", "count"),
     bug("embeddings not shared", "a third more parameters", "model:EncoderDecoderModel.__init__",
-        "self.encoder.embedding if model.shared else None", "None", "sharing", "count"),
+        "self.encoder.source.embedding if model.shared else None", "None", "sharing", "count"),
     bug("head bias not added", "frequent words too rare", "head:VocabHead.forward",
         "self.table.weight.to(hidden.dtype), bias", "self.table.weight.to(hidden.dtype), None",
         "both ends"),
