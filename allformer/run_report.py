@@ -124,7 +124,6 @@ def _samples(pairs: Pairs, outputs: Sequence[str]) -> list[Sample]:
 
 def _facts(run: Run, recipe: Recipe | None, scored: int) -> dict[str, Any]:
     facts: dict[str, Any] = {
-        "command": f"allformer report {run.path}",
         "torch": torch.__version__,
         "allformer": __version__,
         "commands": {
@@ -141,6 +140,7 @@ def _facts(run: Run, recipe: Recipe | None, scored: int) -> dict[str, Any]:
     if scored:
         facts["test_pairs"] = scored
     return facts | {
+        "command": f"allformer train {run.path / 'recipe.yaml'} --out runs/again",
         "title": {
             "en": f"A Transformer learned to translate {source[0]} into {target[0]}",
             "zh": f"一个 Transformer 学会了把{source[1]}译成{target[1]}",

@@ -36,10 +36,12 @@ def charts(history: Rows) -> dict[str, Chart]:
     return found
 
 
-def about_loss(history: Rows, vocab: int) -> Pair:
-    """What to know when reading the loss."""
+def about_loss(history: Rows, vocab: int, dropout: bool) -> Pair:
+    """What to know when reading the loss; `dropout`: whether the model has any."""
     uniform = f"ln {vocab:,} = {math.log(vocab):.2f}"
-    told = [word("curves.intro", vocab=f"{vocab:,}", uniform=uniform), word("curves.dropout")]
+    told = [word("curves.intro", vocab=f"{vocab:,}", uniform=uniform)]
+    if dropout:
+        told.append(word("curves.dropout"))
     if not rows_to_points(history, "nll"):
         told.append(word("curves.smoothing"))
     return sentences(*told)

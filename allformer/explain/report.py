@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -75,7 +76,7 @@ def write_report(
         "lead": spans(headline.lead(model.config, facts)),
         "cards": headline.cards(parameters, history, scores, facts),
         "samples": sample_list(samples),
-        **_curves(history, plots, model.config.decoder.source.vocab),
+        **_curves(history, plots, model.config),
         "attention": _attention(maps),
         "space": _space(maps),
         "positions": _paragraphs(about_positions(model.config)),
@@ -130,15 +131,26 @@ def _paragraphs(pairs: Sequence[Pair]) -> str:
 
 
 def _curves(
-    history: Sequence[Mapping[str, Any]], plots: Mapping[str, Any], vocab: int
+    history: Sequence[Mapping[str, Any]], plots: Mapping[str, Any], model: config.EncoderDecoder
 ) -> dict[str, str]:
     if not plots:
         return {"loss": _paragraphs([word("curves.none")]), "small": "", "about_loss": ""}
     small = "".join(chart.html for name, chart in plots.items() if name != "loss")
     loss = plots["loss"].html if "loss" in plots else ""
-    about = _paragraphs([curves.about_loss(history, vocab)])
+    vocab = model.decoder.source.vocab
+    about = _paragraphs([curves.about_loss(history, vocab, dropout=_drops(model))])
     hint = f'<p class="note hint" hidden>{spans(word("curves.hover"))}</p>'
     return {"loss": loss, "small": small + hint, "about_loss": about if loss else ""}
+
+
+def _drops(part: Any) -> bool:
+    """Whether there is dropout anywhere in a config."""
+    if isinstance(part, tuple):
+        return any(map(_drops, part))
+    if not is_dataclass(part):
+        return False
+    values = {each.name: getattr(part, each.name) for each in fields(part)}
+    return any(bool(v) if name.endswith("dropout") else _drops(v) for name, v in values.items())
 
 
 def _attention(maps: Sequence[dict[str, Any]]) -> str:

@@ -28,7 +28,7 @@ def _words(value: Any) -> bool:
 def _biases(value: Any) -> bool:
     return isinstance(value, tuple) and all(
         isinstance(pair, tuple) and len(pair) == 2 and pair[0] and _ids(pair[0])
-        and isinstance(pair[1], int | float) and not math.isnan(pair[1])
+        and (_number(pair[1]) or pair[1] == -math.inf)  # which forbids
         for pair in value
     )  # fmt: skip
 
@@ -38,6 +38,9 @@ def _texts(value: Any) -> bool:
     return isinstance(every, tuple) and bool(every) and all(isinstance(t, str) and t for t in every)
 
 
+_MOST = 4096  # beams: more are a slip of the hand, and would take all memory
+
+
 class _Rule:
     def __init__(self, holds: Callable[[Any], bool], must: str, way_out: str, *names: str) -> None:
         self.holds, self.must, self.way_out, self.names = holds, must, way_out, names
@@ -45,8 +48,12 @@ class _Rule:
 
 _RULES = (
     _Rule(
-        lambda v: _whole(v) and v >= 1, "must be a whole number of at least 1", "try 1 or more",
-        "max_new_tokens", "max_length", "num_beams", "num_return_sequences",
+        lambda v: _whole(v) and 1 <= v < 2**31, "must be a whole number of at least 1",
+        "try 1 or more, but no more than the model can read", "max_new_tokens", "max_length",
+    ),
+    _Rule(
+        lambda v: _whole(v) and 1 <= v <= _MOST, f"must be a whole number in 1 … {_MOST}",
+        "4 is usual", "num_beams", "num_return_sequences",
     ),
     _Rule(
         lambda v: _whole(v) and v >= 0, "must be a whole number of at least 0", "0 turns it off",
@@ -60,7 +67,8 @@ _RULES = (
     _Rule(lambda v: _number(v) and v > 0, "must be seconds above 0", "leave it out", "max_time"),
     _Rule(
         lambda v: _number(v) and v >= 0, "must be a number above 0",
-        "use do_sample=False for the likeliest token each time", "temperature",
+        "below 1 is safer, above 1 bolder; do_sample=False takes the likeliest token each time",
+        "temperature",
     ),
     _Rule(_number, "must be a finite number", "1.0 is the default", "length_penalty"),
     _Rule(
@@ -144,7 +152,7 @@ def check_together(settled: Any) -> None:
     beams, back = settled.num_beams or 1, settled.num_return_sequences or 1
     if settled.do_sample and settled.temperature == 0:
         raise ConfigError(
-            "temperature=0 must be a number above 0; use do_sample=False for the likeliest token "
+            "temperature=0 must be a number above 0; do_sample=False takes the likeliest token "
             "each time"
         )
     if back > 1 and beams == 1 and not settled.do_sample:
