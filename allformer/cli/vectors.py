@@ -159,6 +159,8 @@ def _save(vectors: list[Any], out: Path) -> None:
     import numpy
     import torch
 
+    if not vectors:
+        raise AllformerError(f"there was no text, so {out} is not written; give one line or more")
     table = torch.stack(vectors)
     numpy.save(out, table.numpy())
     say(f"{out}: {table.shape[0]:,} vectors of {table.shape[1]:,} numbers")

@@ -109,6 +109,13 @@ def test_an_output_is_tried_before_the_work(allformer, checkpoint, tmp_path):
     assert (tmp_path / "x.npy").read_bytes() == b"old", "to try is not to write"
 
 
+def test_vectors_of_no_text_are_refused(allformer, checkpoint, tmp_path):
+    said = allformer("embed", checkpoint("bert-bare"), "--out", tmp_path / "x.npy", stdin=b"")
+    assert (said.status, said.err.count("\n")) == (1, 1)
+    assert "there was no text" in said.err
+    assert not (tmp_path / "x.npy").exists()
+
+
 def test_a_chat_takes_another_template(allformer, checkpoint, tmp_path):
     path, file = checkpoint("llama-chat"), tmp_path / "other.jinja"
     text = "{{ bos_token }}{% for m in messages %}{{ m.content }} Paris {% endfor %}"

@@ -169,7 +169,8 @@ def test_every_option_has_a_rule():
         ("pad_token_id", [1]), ("eos_token_id", []), ("eos_token_id", "</s>"),
         ("suppress_tokens", 5), ("suppress_tokens", [-1]), ("bad_words_ids", [5]),
         ("bad_words_ids", [[]]), ("sequence_bias", [[5, 1.0]]), ("sequence_bias", {"(5,)": 1.0}),
-        ("num_beams", 10**6), ("max_new_tokens", 10**30), ("sequence_bias", {(5,): math.inf}), ("sequence_bias", {(5,): True}),
+        ("num_beams", 10**6), ("max_new_tokens", 10**30), ("sequence_bias", {(5,): math.inf}),
+        ("sequence_bias", {(5,): True}),
         ("exponential_decay_length_penalty", 1.1), ("stop_strings", ""), ("stop_strings", ["a", 1]),
     ],
 )  # fmt: skip
