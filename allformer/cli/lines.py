@@ -107,8 +107,8 @@ def _results(source: Source, verb: Verb, chunk: int) -> Iterator[tuple[str, Any]
         except AllformerError as error:
             if source.typed:
                 raise
-            where = f"{source.name}, lines {done + 1} to {done + len(texts)}"
-            raise type(error)(f"{where}: {error}") from None
+            where = f"lines {done + 1} to {done + len(texts)}" if texts[1:] else f"line {done + 1}"
+            raise type(error)(f"{source.name}, {where}: {error}") from None
         yield from zip(texts, found, strict=True)
         done += len(texts)
 

@@ -187,6 +187,11 @@ def info(
     from allformer.count import count
     from allformer.families import presets
 
+    if length < 1 or dtype_bytes not in (1, 2, 4, 8):
+        raise AllformerError(
+            f"--length {length} --dtype-bytes {dtype_bytes}: the length must be at least 1, "
+            f"the bytes 1, 2, 4 or 8"
+        )
     if what is None:
         counts = {name: count(_config(name), length, dtype_bytes) for name in presets()}
         if as_json:
@@ -194,11 +199,6 @@ def info(
         else:
             show(presets_table(counts))
         return
-    if length < 1 or dtype_bytes not in (1, 2, 4, 8):
-        raise AllformerError(
-            f"--length {length} --dtype-bytes {dtype_bytes}: the length must be at least 1, "
-            f"the bytes 1, 2, 4 or 8"
-        )
     config = _config(what)
     table = count(config, length, dtype_bytes)
     if as_json:

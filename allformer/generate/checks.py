@@ -152,7 +152,7 @@ def check_together(settled: Any) -> None:
     beams, back = settled.num_beams or 1, settled.num_return_sequences or 1
     if settled.do_sample and settled.temperature == 0:
         raise ConfigError(
-            "temperature=0 must be a number above 0; do_sample=False takes the likeliest token "
+            "temperature=0 must be a number above 0; use do_sample=False for the likeliest token "
             "each time"
         )
     if back > 1 and beams == 1 and not settled.do_sample:

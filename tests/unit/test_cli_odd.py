@@ -77,6 +77,8 @@ def test_a_pipe_given_as_a_file_is_read_once(allformer, checkpoint, tmp_path):
         (["embed", "nowhere", "x", "--out", "x.txt"], "give x.npy"),
         (["info", "orignal-base"], "did you mean original-base"),
         (["info", "."], "config.json"),
+        (["info", "--length", "0"], "the length must be at least 1"),
+        (["info", "gpt2", "--dtype-bytes", "3"], "the bytes 1, 2, 4 or 8"),
         (["report", "nowhere"], "nowhere is no run directory"),
         (["report", ".", "--out", "no/where.html"], "no/where.html: No such file"),
         (["report", ".", "--sentences", "0"], "sentences=0 must be at least 1"),
