@@ -15,7 +15,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -137,20 +136,9 @@ def _curves(
         return {"loss": _paragraphs([word("curves.none")]), "small": "", "about_loss": ""}
     small = "".join(chart.html for name, chart in plots.items() if name != "loss")
     loss = plots["loss"].html if "loss" in plots else ""
-    vocab = model.decoder.source.vocab
-    about = _paragraphs([curves.about_loss(history, vocab, dropout=_drops(model))])
+    about = _paragraphs([curves.about_loss(history, model)])
     hint = f'<p class="note hint" hidden>{spans(word("curves.hover"))}</p>'
     return {"loss": loss, "small": small + hint, "about_loss": about if loss else ""}
-
-
-def _drops(part: Any) -> bool:
-    """Whether there is dropout anywhere in a config."""
-    if isinstance(part, tuple):
-        return any(map(_drops, part))
-    if not is_dataclass(part):
-        return False
-    values = {each.name: getattr(part, each.name) for each in fields(part)}
-    return any(bool(v) if name.endswith("dropout") else _drops(v) for name, v in values.items())
 
 
 def _attention(maps: Sequence[dict[str, Any]]) -> str:

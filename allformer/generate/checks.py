@@ -38,22 +38,22 @@ def _texts(value: Any) -> bool:
     return isinstance(every, tuple) and bool(every) and all(isinstance(t, str) and t for t in every)
 
 
-_MOST = 4096  # beams: more are a slip of the hand, and would take all memory
-
-
 class _Rule:
     def __init__(self, holds: Callable[[Any], bool], must: str, way_out: str, *names: str) -> None:
         self.holds, self.must, self.way_out, self.names = holds, must, way_out, names
 
 
 _RULES = (
+    # Past these bounds it is a slip, or a file that means harm: it would run for days.
     _Rule(
-        lambda v: _whole(v) and 1 <= v < 2**31, "must be a whole number of at least 1",
-        "try 1 or more, but no more than the model can read", "max_new_tokens", "max_length",
+        lambda v: _whole(v) and 1 <= v <= 1_000_000,
+        "must be a whole number of at least 1, and at most a million", "try 1 or more",
+        "max_new_tokens", "max_length",
     ),
     _Rule(
-        lambda v: _whole(v) and 1 <= v <= _MOST, f"must be a whole number in 1 … {_MOST}",
-        "4 is usual", "num_beams", "num_return_sequences",
+        lambda v: _whole(v) and 1 <= v <= 1_000,
+        "must be a whole number of at least 1, and at most a thousand", "try 1 or more",
+        "num_beams", "num_return_sequences",
     ),
     _Rule(
         lambda v: _whole(v) and v >= 0, "must be a whole number of at least 0", "0 turns it off",

@@ -8,9 +8,7 @@ import hashlib
 import json
 import math
 import re
-import shutil
 import string
-import subprocess
 from html import unescape
 from html.parser import HTMLParser
 from importlib import resources
@@ -497,45 +495,3 @@ def test_numbers_are_written_for_readers() -> None:
     assert [compact(n) for n in (63_082_496, 999_600, 12)] == ["63.1M", "1000k", "12"]
     want = {5e-4: "5e-4", 0.25: "0.25", 12_000: "12,000", 2.5e6: "2.5M", 0: "0"}
     assert {n: charts.short(n) for n in want} == want
-
-
-# --- narrow screens -------------------------------------------------------------------------------
-
-
-def test_what_is_wider_than_a_phone_scrolls_and_says_so(tmp_path: Path) -> None:
-    """In a browser: the boxes that scroll fade at an edge, and a line above each tells."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    if browser is None:
-        pytest.skip("there is no Chromium on this machine")
-    report(tmp_path)
-    done = subprocess.run(
-        [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=500,900",
-         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", "--dump-dom",
-         (tmp_path / "run" / "report.html").as_uri()],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    page = done.stdout
-    if "</html>" not in page:
-        pytest.skip(f"Chromium does not run here: {done.stderr[-200:]}")
-    notes = re.findall(r'<p class="swipe"( hidden="")?>([^<]*)</p><\w+ class="wide"([^>]*)>', page)
-    assert len(notes) >= 3  # diagram, parameters, growth, …
-    for hidden, text, attributes in notes:
-        assert text == WORDS["js.scroll"][0]
-        assert bool(hidden) == ("data-more" not in attributes)
-    diagram = next(attributes for _, _, attributes in notes if 'role="region"' in attributes)
-    assert 'data-more="right"' in diagram
-    assert re.search(r'<nav [^>]*data-more="right"', page)
-
-
-def test_commands_wrap_and_heads_are_not_cut() -> None:
-    style = resources.files("allformer.explain").joinpath("report.css").read_text(encoding="utf-8")
-    assert "white-space: pre-wrap" in re.search(r"\.command code \{[^}]*\}", style)[0]
-    assert "nowrap; overflow-x" not in style
-
-
-def test_dropout_is_told_of_a_model_that_has_some(tmp_path: Path) -> None:
-    assert WORDS["curves.dropout"][0] in report(tmp_path, config=af.preset("original-tiny"))
-    from allformer.families.original import transformer
-
-    without = transformer(16, 2, 32, 1, vocab=1000, dropout=0.0)
-    assert WORDS["curves.dropout"][0] not in report(tmp_path, config=without)
