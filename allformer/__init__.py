@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import allformer.begin  # noqa: F401  first: importing the rest takes seconds
 from allformer.config import config_from_json
 from allformer.core.model import build
 from allformer.core.output import Output

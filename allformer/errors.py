@@ -4,6 +4,8 @@
 class AllformerError(Exception):
     """Base of every error that Allformer raises on purpose; the command line prints it plainly."""
 
+    exit_status = 1  # that a command ends with
+
 
 class ConfigError(AllformerError, ValueError):
     """Cannot be built: `Attention.kv_heads=3 must divide heads=8; try 1, 2, 4 or 8`."""

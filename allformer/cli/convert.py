@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.common import pick_dtype, say
+from allformer.cli.common import pick_dtype, say, writable_directory
 from allformer.errors import AllformerError
 
 
@@ -36,7 +36,7 @@ def convert(
 
     certificate = run_convert(
         source,
-        target,
+        writable_directory(target),
         family=family,
         dtype=pick_dtype(dtype),
         max_shard_bytes=_bytes(max_shard_size),

@@ -46,25 +46,30 @@ def read_source(texts: Sequence[str] | None, file: Path | None) -> Source:
         raise AllformerError("give TEXT or --file, not both")
     if texts:
         return Source(texts, typed=True)
+    if file is not None and file.exists() and not (file.is_file() or file.is_dir()):
+        return Source(raw_lines(file.open("rb"), str(file)), name=str(file))  # read once: a pipe
     if file is not None:
         from allformer.data.parallel import text_lines
 
         return Source(text_lines(file), total=sum(1 for _ in text_lines(file)), name=str(file))
+    if sys.stdin is None:
+        raise AllformerError("there is no TEXT, no --file, and standard input is closed; give one")
     if sys.stdin.isatty():
         say("type a line, Ctrl-D to end")
         return Source(iter(sys.stdin.readline, ""), typed=True, live=True)
-    return Source(stdin_lines(), name="standard input")
+    return Source(raw_lines(sys.stdin.buffer, "standard input"), name="standard input")
 
 
-def stdin_lines() -> Iterator[str]:
-    """Standard input, line by line, without line ends."""
-    for number, raw in enumerate(sys.stdin.buffer, 1):
+def raw_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    """A stream line by line, without line ends and byte order mark; it is read but once."""
+    for number, raw in enumerate(stream, 1):
         try:
-            yield raw.decode("utf-8").rstrip("\r\n")
+            text = raw.decode("utf-8")
         except UnicodeDecodeError:
             raise AllformerError(
-                f"standard input, line {number} is not UTF-8; convert it first: iconv -t utf-8"
+                f"{name}, line {number} is not UTF-8; convert it first: iconv -t utf-8"
             ) from None
+        yield (text.removeprefix("\ufeff") if number == 1 else text).rstrip("\r\n")
 
 
 def run(source: Source, verb: Verb, *, as_json: bool = False, chunk: int = CHUNK) -> None:
@@ -102,8 +107,8 @@ def _results(source: Source, verb: Verb, chunk: int) -> Iterator[tuple[str, Any]
         except AllformerError as error:
             if source.typed:
                 raise
-            where = f"{source.name}, lines {done + 1} to {done + len(texts)}"
-            raise type(error)(f"{where}: {error}") from None
+            where = f"lines {done + 1} to {done + len(texts)}" if texts[1:] else f"line {done + 1}"
+            raise type(error)(f"{source.name}, {where}: {error}") from None
         yield from zip(texts, found, strict=True)
         done += len(texts)
 

@@ -1,10 +1,10 @@
-"""`allformer VERB …`: parse, call, print. Errors of ours are one message and exit status 1."""
+"""`allformer VERB …`: parse, call, print. `entry` runs it, and tells every error in one line."""
 
 from __future__ import annotations
 
 import json
 import sys
-import warnings
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,16 +14,38 @@ from allformer.cli import understand, vectors, write
 from allformer.cli.audit import audit
 from allformer.cli.common import Device, say, show
 from allformer.cli.convert import convert
+from allformer.cli.entry import run
+from allformer.cli.help import App, Verbs
+from allformer.cli.report import REPORT, report
 from allformer.errors import AllformerError
+from allformer.version import __version__
 
-app = typer.Typer(
+app = App(
     name="allformer",
+    cls=Verbs,
     help="The whole Transformer family from one small core.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"allformer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _all_verbs(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Say which it is."),
+    ] = False,
+) -> None:
+    pass
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")]
 RunArgument = Annotated[Path, typer.Argument(help="The directory that training wrote.")]
@@ -165,6 +187,11 @@ def info(
     from allformer.count import count
     from allformer.families import presets
 
+    if length < 1 or dtype_bytes not in (1, 2, 4, 8):
+        raise AllformerError(
+            f"--length {length} --dtype-bytes {dtype_bytes}: the length must be at least 1, "
+            f"the bytes 1, 2, 4 or 8"
+        )
     if what is None:
         counts = {name: count(_config(name), length, dtype_bytes) for name in presets()}
         if as_json:
@@ -172,11 +199,6 @@ def info(
         else:
             show(presets_table(counts))
         return
-    if length < 1 or dtype_bytes not in (1, 2, 4, 8):
-        raise AllformerError(
-            f"--length {length} --dtype-bytes {dtype_bytes}: the length must be at least 1, "
-            f"the bytes 1, 2, 4 or 8"
-        )
     config = _config(what)
     table = count(config, length, dtype_bytes)
     if as_json:
@@ -187,6 +209,7 @@ def info(
         show(piece)
 
 
+app.command(epilog=REPORT)(report)
 app.command(epilog=write.TRANSLATE)(write.translate)
 app.command(epilog=write.GENERATE)(write.generate)
 app.command(epilog=write.SUMMARISE)(write.summarise)
@@ -224,9 +247,11 @@ def _config(what: str) -> Any:
     if not path.is_file():
         if what in presets():
             return preset(what)
+        near = get_close_matches(what, presets(), n=3, cutoff=0.5)
         raise AllformerError(
-            f"{what!r} is neither a preset ({', '.join(presets())}), nor a config.json, nor a "
-            f"directory with one"
+            f"{what!r} is neither a preset, nor a config.json, nor a directory with one; "
+            + (f"did you mean {' or '.join(near)}? " if near else "")
+            + "`allformer info` lists the presets"
         )
     config = read_config_of(path)
     if not isinstance(config, Model):
@@ -248,20 +273,7 @@ def _absolute(data: str) -> str:
 
 def main() -> None:
     """The console script."""
-    warnings.showwarning = lambda message, *rest, **more: say(f"allformer: warning: {message}")
-    try:
-        app()
-    except AllformerError as error:
-        say(f"allformer: {error}")
-        from allformer.train.loop import Interrupted
-
-        sys.exit(130 if isinstance(error, Interrupted) else 1)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
-    except KeyboardInterrupt:
-        say("allformer: stopped")
-        sys.exit(130)
+    sys.exit(run(app, sys.argv[1:]))
 
 
 if __name__ == "__main__":

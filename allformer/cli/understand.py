@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.common import AsJson, Device, Dtype, File, Model, Texts, Truncate, open_model
+from allformer.cli.common import (
+    AsJson,
+    Device,
+    Dtype,
+    File,
+    Model,
+    Texts,
+    Truncate,
+    open_model,
+    read_text,
+)
 from allformer.cli.lines import Source, Verb, read_source, run, split_pair
 from allformer.errors import AllformerError
 
@@ -165,7 +175,7 @@ def answer(
         raise AllformerError("give --passage or --passage-file, not both")
     if question and file:
         raise AllformerError("give --question or --file, not both")
-    whole = passage if passage_file is None else _text(passage_file)
+    whole = passage if passage_file is None else read_text(passage_file)
     if question and whole is None:
         raise AllformerError("--question needs --passage or --passage-file: where to look")
     source = Source(question, typed=True) if question else read_source(None, file)
@@ -201,10 +211,3 @@ def answer(
 def _plain(found: Any) -> Any:
     """Results as JSON holds them."""
     return [_plain(one) for one in found] if isinstance(found, list) else found.to_dict()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise AllformerError(f"{path} cannot be read as UTF-8 text: {error}") from None

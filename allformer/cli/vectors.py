@@ -19,6 +19,7 @@ from allformer.cli.common import (
     open_model,
     say,
     show,
+    writable,
 )
 from allformer.cli.lines import Verb, read_source, run, split_pair, work_through
 from allformer.errors import AllformerError
@@ -71,6 +72,8 @@ def embed(
 
     if out is not None and (as_json or out.suffix != ".npy"):
         raise AllformerError(f"--out {out} writes a NumPy array: give x.npy, and no --json")
+    if out is not None:
+        writable(out)
     source = read_source(text, file)
     pipeline = open_model(model, device, dtype, head=False)
     options = _options(pooling, normalise, prompt, prompt_name, truncate)
@@ -156,6 +159,8 @@ def _save(vectors: list[Any], out: Path) -> None:
     import numpy
     import torch
 
+    if not vectors:
+        raise AllformerError(f"there was no text, so {out} is not written; give one line or more")
     table = torch.stack(vectors)
     numpy.save(out, table.numpy())
     say(f"{out}: {table.shape[0]:,} vectors of {table.shape[1]:,} numbers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,10 @@ from allformer.cli.common import (
     Model,
     Texts,
     Truncate,
+    checked,
     given,
     open_model,
+    read_text,
 )
 from allformer.cli.lines import Source, Verb, read_source, run
 from allformer.errors import AllformerError
@@ -65,6 +68,9 @@ def generate(
     seed: Seed = None,
     chat: Annotated[bool, typer.Option("--chat", help="As a message in a chat.")] = False,
     system: Annotated[str | None, typer.Option(help="A chat's system message.")] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(help="A chat's template (jinja), instead of the checkpoint's.")
+    ] = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -73,10 +79,13 @@ def generate(
 
     What is typed is answered while it is being written; without TEXT, --chat holds a conversation.
     A line of a file gives one line, in which \\n stands for a line break."""
-    source = read_source(text, file)
-    options: dict[str, Any] = given(
+    told = given(system=system, chat_template=chat_template)
+    if told and not chat:
+        name = next(iter(told)).replace("_", "-")
+        raise AllformerError(f"--{name} is a part of a chat; give --chat too")
+    options: dict[str, Any] = checked(
         max_new_tokens=max_new_tokens,
-        temperature=temperature or None,
+        temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         num_beams=num_beams,
@@ -84,10 +93,14 @@ def generate(
         stop_strings=stop,
     )
     if temperature == 0:
+        del options["temperature"]
         options["do_sample"] = False
     elif not {"temperature", "top_k", "top_p"}.isdisjoint(options):
         options["do_sample"] = True
-    options |= given(system=system, seed=seed) | {"chat": chat}
+    if chat_template is not None:
+        told["chat_template"] = read_text(chat_template)
+    options |= told | given(seed=seed) | {"chat": chat}
+    source = read_source(text, file)
     pipeline = open_model(model, device, dtype)
     if source.typed and not as_json and _one_by_one(pipeline, num_beams):
         _live(pipeline, source, options)
@@ -124,7 +137,7 @@ def _live(pipeline: Any, source: Source, options: dict[str, Any]) -> None:
     remembers = options["chat"] and not isinstance(source.lines, list)
     system = options.pop("system", None) if remembers else None
     said = [] if system is None else [{"role": "system", "content": system}]
-    for line in source.lines:
+    for line in _asked(source) if remembers else source.lines:
         prompt: Any = line.rstrip("\r\n")
         if remembers:
             said.append({"role": "user", "content": prompt})
@@ -134,6 +147,20 @@ def _live(pipeline: Any, source: Source, options: dict[str, Any]) -> None:
         out("\n")
         if remembers:
             said.append({"role": "assistant", "content": written})
+
+
+def _asked(source: Source) -> Iterator[str]:
+    """What a person types, with a sign that it is their turn."""
+    lines = iter(source.lines)
+    while True:
+        if source.live:
+            print("> ", end="", file=sys.stderr, flush=True)
+        line = next(lines, None)
+        if line is None:
+            if source.live:
+                print(file=sys.stderr)  # Ctrl-D leaves the cursor behind the sign
+            return
+        yield line
 
 
 def summarise(
@@ -153,8 +180,8 @@ def summarise(
     The checkpoint's own settings for the task hold (config.json: task_specific_params)."""
     from allformer.tasks import summarise as work
 
+    options = checked(max_new_tokens=max_new_tokens, num_beams=num_beams) | given(prefix=prefix)
     source = read_source(text, file)
-    options = given(max_new_tokens=max_new_tokens, num_beams=num_beams, prefix=prefix)
     pipeline = open_model(model, device, dtype)
     verb = Verb(
         lambda texts: work(pipeline, texts, truncate=truncate, **options),
@@ -196,8 +223,13 @@ def translate(
     """Translate text, a file or standard input: one line out for each line in, in order."""
     from allformer.tasks import translate as work
 
+    searched = checked(
+        {"num_beams": "--beams"},
+        num_beams=beams,
+        length_penalty=length_penalty,
+        max_new_tokens=max_new_tokens,
+    )
     lines = read_source(text, file)
-    searched = given(num_beams=beams, length_penalty=length_penalty, max_new_tokens=max_new_tokens)
     told = given(source=source, target=target, prefix=prefix, dtype=dtype)
     pipeline: Any = None
     if _is_run(model):

@@ -266,7 +266,9 @@ document.addEventListener("DOMContentLoaded", () => {
     drawCells(svg, rows, columns, values, place);
     const texts = drawLabels(svg, rows, columns, place);
     const here = draw(svg, "rect", { class: "here", width: size, height: size, visibility: "hidden" });
-    box.replaceChildren(make("div", { class: "wide" }, svg));
+    const note = scrollNote(), wide = make("div", { class: "wide" }, svg);
+    box.replaceChildren(note, wide);
+    hintMore(wide, note);
     told.textContent = say("hint");
     followCells(svg, rows, columns, values, place, { ...texts, ...bands, here });
     document.getElementById("ramp").className = "legend ramps " + state.kind;
@@ -377,6 +379,38 @@ document.addEventListener("DOMContentLoaded", () => {
     }
   }
 
+  // --- what is wider than its place ---
+
+  // Phones show no scroll bar: the edge fades where there is more, and a line above says so.
+  function hintMore(box, note) {
+    const show = () => {
+      const rest = box.scrollWidth - box.clientWidth;
+      const sides = [rest > 1 && box.scrollLeft > 1 && "left", rest - box.scrollLeft > 1 && "right"];
+      const more = sides.filter(Boolean).join(" ");
+      if (more) box.dataset.more = more;
+      else delete box.dataset.more;
+      if (note) note.hidden = rest <= 1;
+    };
+    box.addEventListener("scroll", show, { passive: true });
+    new ResizeObserver(show).observe(box);
+  }
+
+  function scrollNote() {
+    return make("p", { class: "swipe", hidden: "" }, say("scroll"));
+  }
+
+  function startScrolling() {
+    hintMore(document.querySelector("nav"));
+    for (const box of document.querySelectorAll("main .wide")) {
+      if (box.closest("#maps")) continue; // has its own, as it is drawn anew
+      const note = scrollNote();
+      box.before(note);
+      languageListeners.push(() => (note.textContent = say("scroll")));
+      hintMore(box, note);
+    }
+  }
+
+  startScrolling();
   startPlots();
   startAttention();
   startCopying();

@@ -210,6 +210,7 @@ WORDS: dict[str, Pair] = {
         "位置 {row}，维度 {column}：{value}",
     ),
     "js.similar": ("positions {row} and {column}: {value}", "位置 {row} 与 {column}：{value}"),
+    "js.scroll": ("There is more: scroll sideways →", "内容较宽，可左右滑动 →"),
     "js.copy": ("Copy", "复制"),
     "js.copied": ("Copied", "已复制"),
     "js.map": (

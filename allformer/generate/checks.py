@@ -28,7 +28,7 @@ def _words(value: Any) -> bool:
 def _biases(value: Any) -> bool:
     return isinstance(value, tuple) and all(
         isinstance(pair, tuple) and len(pair) == 2 and pair[0] and _ids(pair[0])
-        and isinstance(pair[1], int | float) and not math.isnan(pair[1])
+        and (_number(pair[1]) or pair[1] == -math.inf)  # which forbids
         for pair in value
     )  # fmt: skip
 
@@ -44,9 +44,16 @@ class _Rule:
 
 
 _RULES = (
+    # Past these bounds it is a slip, or a file that means harm: it would run for days.
     _Rule(
-        lambda v: _whole(v) and v >= 1, "must be a whole number of at least 1", "try 1 or more",
-        "max_new_tokens", "max_length", "num_beams", "num_return_sequences",
+        lambda v: _whole(v) and 1 <= v <= 1_000_000,
+        "must be a whole number of at least 1, and at most a million", "try 1 or more",
+        "max_new_tokens", "max_length",
+    ),
+    _Rule(
+        lambda v: _whole(v) and 1 <= v <= 1_000,
+        "must be a whole number of at least 1, and at most a thousand", "try 1 or more",
+        "num_beams", "num_return_sequences",
     ),
     _Rule(
         lambda v: _whole(v) and v >= 0, "must be a whole number of at least 0", "0 turns it off",
@@ -60,7 +67,8 @@ _RULES = (
     _Rule(lambda v: _number(v) and v > 0, "must be seconds above 0", "leave it out", "max_time"),
     _Rule(
         lambda v: _number(v) and v >= 0, "must be a number above 0",
-        "use do_sample=False for the likeliest token each time", "temperature",
+        "below 1 is safer, above 1 bolder; do_sample=False takes the likeliest token each time",
+        "temperature",
     ),
     _Rule(_number, "must be a finite number", "1.0 is the default", "length_penalty"),
     _Rule(

@@ -7,6 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from allformer.config import Learned, Stack
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.errors import ConfigError, LengthError
 from allformer.generate.checks import as_tuple
@@ -44,8 +45,30 @@ def read_prompt(
     _check_ids(ids, model, "input_ids")
     mask = None if attention_mask is None else attention_mask.to(ids.device).bool()
     if isinstance(model, DecoderOnlyModel):
-        mask = _left_padded(ids, mask, g)
+        return ids, _left_padded(ids, mask, g)
+    _warn_if_longer(ids.shape[1], model.config.encoder, "a source")
     return ids, mask
+
+
+def trained_length(stack: Stack) -> int | None:
+    """How many tokens a stack was trained for, where its config tells and nothing enforces it."""
+    places = (stack.position, stack.relative)
+    lengths = [getattr(p, "length", None) for p in places if not isinstance(p, Learned)]
+    return next((length for length in lengths if length is not None), None)
+
+
+def _warn_if_longer(tokens: int, stack: Stack, what: str) -> None:
+    """Rotary and sinusoidal positions go on for ever; what was learned with them does not.
+
+    The text has no number but the model's, so that one call, or one file, is told once.
+    """
+    trained = trained_length(stack)
+    if trained is not None and tokens > trained:
+        warnings.warn(
+            f"{what} is longer than the {trained} tokens that the model was trained for: what it "
+            f"writes may be nonsense; shorten it",
+            stacklevel=5,
+        )
 
 
 def _left_padded(ids: Tensor, mask: Tensor | None, g: GenerationConfig) -> Tensor | None:
@@ -113,6 +136,8 @@ def new_tokens(
             f"neither max_new_tokens nor max_length is given: at most {new} tokens are generated",
             stacklevel=4,
         )
+    if isinstance(model, DecoderOnlyModel):
+        _warn_if_longer(prompt - skip, model.config.decoder, "a prompt")
     # The last token is said, not read.
     if room is not None and prompt - skip + new - 1 > room:
         left = room - (prompt - skip) + 1

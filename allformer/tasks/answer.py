@@ -14,7 +14,7 @@ from torch import Tensor
 
 from allformer.core.precision import widen
 from allformer.errors import ConfigError, DataError
-from allformer.tasks.batching import excerpt, feed
+from allformer.tasks.batching import excerpt, feed, warn_unknown
 from allformer.tasks.call import check_texts, task
 from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.result import Answer
@@ -54,6 +54,7 @@ def answer(
     passages = [passages] * len(questions) if isinstance(passages, str) else list(passages)
     _check(questions, passages)
     batch = _windows(pipeline, questions, passages)
+    warn_unknown(batch, passages, pipeline)
     words = _words(batch, len(questions)) if whole_words else None
     found: list[list[Answer]] = [[] for _ in questions]
     empty = [1.0] * len(questions)

@@ -12,6 +12,7 @@ from allformer.errors import LengthError
 from allformer.tasks.call import check_texts
 from allformer.tasks.pipeline import Pipeline
 from allformer.text.batch import Batch
+from allformer.text.sentencepiece import SPACE
 
 BUDGET = {"cpu": 4096, "cuda": 32_768}  # tokens of one batch, padding included
 
@@ -30,13 +31,41 @@ def encode(
     if not truncate or limit is None:
         batch = pipeline.tokenizer(texts, pairs, padding_side="right")
         check_lengths(batch, texts, limit, pipeline)
+        warn_unknown(batch, texts, pipeline)
         return batch
     batch = pipeline.tokenizer(texts, pairs, padding_side="right", max_length=limit, truncate=True)
     if batch.cut:
         first = excerpt(texts[batch.cut[0]])
         some = "1 text was" if len(batch.cut) == 1 else f"{len(batch.cut)} texts were"
         warnings.warn(f"{some} cut to {limit} tokens, the first: {first}", stacklevel=4)
+    warn_unknown(batch, texts, pipeline)
     return batch
+
+
+def warn_unknown(batch: Batch, texts: Sequence[str], pipeline: Pipeline) -> None:
+    """Tell of texts that are mostly pieces which the tokeniser has not: the model cannot read them.
+
+    An alphabet it never saw, or the tokeniser of another checkpoint, looks like this.
+    """
+    special = dict(pipeline.tokenizer.special_ids)
+    unknown = special.pop("unk", None)
+    if unknown is None or unknown in special.values():  # bytes: every text can be spelt
+        return
+    ids, kept = batch["input_ids"], batch["attention_mask"].bool()
+    space = pipeline.tokenizer.token_to_id(SPACE)  # known, and no word of any language
+    for token in (*special.values(), -1 if space is None else space):
+        kept = kept & (ids != token)
+    share = ((ids == unknown) & kept).sum(1) / kept.sum(1).clamp_min(1)
+    rows = (share > 0.5).nonzero()[:, 0].tolist()
+    if rows:
+        lost = sorted({batch.texts[row] for row in rows})
+        some = "1 text is" if len(lost) == 1 else f"{len(lost)} of {len(texts)} texts are"
+        warnings.warn(
+            f"{some} mostly unknown to the tokeniser ({pipeline.tokenizer.settings.tokenizer_class}"
+            f"), the first: {share[rows[0]]:.0%} of {excerpt(texts[lost[0]])}; is the checkpoint "
+            f"made for this language?",
+            stacklevel=4,
+        )
 
 
 def check_lengths(

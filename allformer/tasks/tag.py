@@ -15,7 +15,7 @@ from torch import Tensor
 from allformer import config
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
-from allformer.tasks.batching import feed
+from allformer.tasks.batching import feed, warn_unknown
 from allformer.tasks.call import check_texts, task
 from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.result import Entity
@@ -62,6 +62,7 @@ def tag(
         max_length=pipeline.longest,
         windows=None if pipeline.longest is None else shared,
     )
+    warn_unknown(batch, texts, pipeline)
     windows: list[list[list[Token]]] = [[] for _ in texts]
     for rows, inputs in feed(pipeline, batch):
         with torch.inference_mode():

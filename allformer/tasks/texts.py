@@ -27,6 +27,7 @@ def generate(
     *,
     chat: bool = False,
     system: str | None = None,
+    chat_template: str | None = None,
     seed: int | None = None,
     **options: Any,
 ) -> list[str | list[str]]:
@@ -37,27 +38,37 @@ def generate(
     >>> generate("llama-chat", "Who wrote Faust?", chat=True, do_sample=True, top_p=0.9, seed=1)
     'Johann Wolfgang von Goethe.'
 
-    `chat` puts the prompt into the checkpoint's chat template, as what the user says (after
-    `system`); a prompt may be a list of messages then. `options` are those of `model.generate`,
-    with transformers' names; the checkpoint's generation_config.json says the others. With
-    `num_return_sequences` > 1, so many texts of each prompt.
+    `chat` puts the prompt into the checkpoint's chat template (or into `chat_template`), as what
+    the user says (after `system`); a prompt may be a list of messages then. `options` are those of
+    `model.generate`, with transformers' names; the checkpoint's generation_config.json says the
+    others. With `num_return_sequences` > 1, so many texts of each prompt.
     """
     need(pipeline, "generate")
-    texts = [_chat(pipeline, prompt, system) for prompt in prompts] if chat else prompts
-    if system is not None and not chat:
-        raise ConfigError(f"system={system!r} is a part of a chat; give chat=True")
+    for name, value in (("system", system), ("chat_template", chat_template)):
+        if value is not None and not chat:
+            raise ConfigError(f"{name}={value!r} is a part of a chat; give chat=True")
+    texts = prompts
+    if chat:
+        texts = [_chat(pipeline, prompt, system, chat_template) for prompt in prompts]
     check_texts(texts, "prompt")
     found = write(pipeline, texts, {}, options, most=lambda _: NEW, seed=seed, special=not chat)
     return [each[0] if len(each) == 1 else each for each in found]
 
 
-def _chat(pipeline: Pipeline, prompt: str | Sequence[Mapping[str, Any]], system: str | None) -> str:
+def _chat(
+    pipeline: Pipeline,
+    prompt: str | Sequence[Mapping[str, Any]],
+    system: str | None,
+    template: str | None,
+) -> str:
     messages: list[dict[str, Any]] = [] if system is None else [_says("system", system)]
     if isinstance(prompt, str):
         messages.append(_says("user", prompt))
     else:
         messages += [dict(message) for message in prompt]
-    text = pipeline.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    text = pipeline.tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, chat_template=template
+    )
     assert isinstance(text, str)
     return text
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from allformer import config
 from allformer.errors import TaskError
 from allformer.families import FAMILIES
@@ -22,22 +24,26 @@ NEEDS = {
     "tag": ("token", "a head that labels tokens"),
     "answer": ("span", "a head that finds where an answer begins and ends"),
     "generate": ("words", "a decoder with a head over the vocabulary"),
-    "translate": ("words", "an encoder-decoder with a head over the vocabulary"),
-    "summarise": ("words", "an encoder-decoder with a head over the vocabulary"),
+    "translate": ("words", "an encoder-decoder with a head over the vocabulary (Marian, T5, …)"),
+    "summarise": ("words", "an encoder-decoder with a head over the vocabulary (BART, T5, …)"),
 }
 
 
 def verbs(pipeline: Pipeline) -> tuple[str, ...]:
     """What this checkpoint can do: `("fill", "embed", "similarity")`."""
     tree = pipeline.model.config
-    if isinstance(tree, config.EncoderDecoder):
-        own = BOTH.get(head_kind(tree), ())
-        if "generate" in own and "mask" in pipeline.tokenizer.special_ids:
-            own = (*own, "fill")  # BART was trained to
-    else:
-        table = DECODER if isinstance(tree, config.DecoderOnly) else ENCODER
-        own = table.get(head_kind(tree), ())
+    own = _table(tree).get(head_kind(tree), ())
+    both = isinstance(tree, config.EncoderDecoder) and "generate" in own
+    if both and "mask" in pipeline.tokenizer.special_ids:
+        own = (*own, "fill")  # BART was trained to
     return (*own, *VECTORS)
+
+
+def _table(tree: config.Model) -> Mapping[str, tuple[str, ...]]:
+    """What a model of this shape can do, by the kind of its head."""
+    if isinstance(tree, config.EncoderDecoder):
+        return BOTH
+    return DECODER if isinstance(tree, config.DecoderOnly) else ENCODER
 
 
 def need(pipeline: Pipeline, verb: str) -> None:
@@ -48,16 +54,17 @@ def need(pipeline: Pipeline, verb: str) -> None:
     kind, what = NEEDS[verb]
     raise TaskError(
         f"{verb} needs {what}, but {pipeline.directory} is a {pipeline.architecture}: it can "
-        f"{', '.join(can[:-1])}; try `allformer {can[0]}`{_other(pipeline, kind, verb)}"
+        f"{', '.join(can[:-1])} (`allformer {can[0]}`); {_other(pipeline, kind, verb)}"
     )
 
 
 def _other(pipeline: Pipeline, kind: str, verb: str) -> str:
-    """The class of its family that could."""
+    """What could: a class of its family, unless no model of this shape can."""
+    if verb not in _table(pipeline.model.config).get(kind, ()):
+        return f"give another checkpoint to {verb}"
     origin = pipeline.model.origin
     known = FAMILIES[origin.family].architectures if origin is not None else {}
     fits = next((name for name, head in known.items() if head == kind), None)
-    shape = isinstance(pipeline.model.config, config.DecoderOnly) and verb in ("fill", "translate")
-    if fits is None or fits == pipeline.architecture or shape:
-        return ""
-    return f", or give a {fits} that was trained for this"
+    if fits is None or fits == pipeline.architecture:
+        return f"give a checkpoint that was trained to {verb}"
+    return f"give a {fits} that was trained to {verb}"

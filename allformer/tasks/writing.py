@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from allformer.core.model import DecoderOnlyModel
+from allformer.errors import ConfigError
 from allformer.generate.checks import as_tuple
 from allformer.generate.generate import own_options
 from allformer.generate.options import GenerationConfig, settle
-from allformer.tasks.batching import check_lengths, encode, feed
+from allformer.tasks.batching import check_lengths, encode, feed, warn_unknown
 from allformer.tasks.pipeline import Pipeline
 from allformer.text.batch import Batch
 from allformer.text.tokenizer import Tokenizer
@@ -56,7 +57,7 @@ def write(
     back = g.num_return_sequences or 1
     fixed = {
         "generation": GenerationConfig.from_dict(said),
-        "generator": None if seed is None else torch.Generator(device.type).manual_seed(seed),
+        "generator": _generator(seed, device),
         "tokenizer": pipeline.tokenizer,
         "streamer": streamer,
     }
@@ -93,6 +94,14 @@ def write(
     return out
 
 
+def _generator(seed: int | None, device: torch.device) -> torch.Generator | None:
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+        raise ConfigError(f"seed={seed!r} must be a whole number of at most 64 bits; try 1")
+    return torch.Generator(device.type).manual_seed(seed)
+
+
 def batch_row(batch: Batch, row: int) -> list[int]:
     """The ids of a row without its padding."""
     ids: Tensor = batch["input_ids"][row][batch["attention_mask"][row].bool()]
@@ -105,6 +114,7 @@ def _encode(
     if not decoder:
         return encode(pipeline, texts, limit=pipeline.positions, truncate=truncate)
     batch = pipeline.tokenizer(texts, padding_side="left", add_special_tokens=special)
+    warn_unknown(batch, texts, pipeline)
     check_lengths(batch, texts, pipeline.positions, pipeline, "shorten it")
     return batch
 

@@ -82,7 +82,8 @@ def _choose(templates: str | Mapping[str, str] | None, asked: str | None, tools:
     if not chosen:
         raise ConfigError(
             "this tokeniser has no chat template: its checkpoint has no chat_template.jinja and "
-            "no chat_template in tokenizer_config.json; give one with chat_template="
+            "no chat_template in tokenizer_config.json; give one with chat_template= "
+            "(--chat-template FILE)"
         )
     return chosen
 

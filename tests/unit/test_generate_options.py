@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 
 import numpy
 import pytest
@@ -168,12 +169,33 @@ def test_every_option_has_a_rule():
         ("pad_token_id", [1]), ("eos_token_id", []), ("eos_token_id", "</s>"),
         ("suppress_tokens", 5), ("suppress_tokens", [-1]), ("bad_words_ids", [5]),
         ("bad_words_ids", [[]]), ("sequence_bias", [[5, 1.0]]), ("sequence_bias", {"(5,)": 1.0}),
+        ("num_beams", 10**6), ("max_new_tokens", 10**30), ("sequence_bias", {(5,): math.inf}),
+        ("sequence_bias", {(5,): True}),
         ("exponential_decay_length_penalty", 1.1), ("stop_strings", ""), ("stop_strings", ["a", 1]),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_by_name(name, wrong):
     with pytest.raises(ConfigError, match=rf"^{name}=.*; "):
         GenerationConfig(**{name: wrong})
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_no_option_that_is_a_number_may_be_none(wrong):
+    for each in fields(GenerationConfig):
+        if "float" in str(each.type):
+            value = (10, wrong) if "tuple" in str(each.type) else wrong
+            with pytest.raises(ConfigError, match=rf"^{each.name}=.*; "):
+                GenerationConfig(**{each.name: value})
+    if wrong != -math.inf:  # which forbids a token
+        with pytest.raises(ConfigError, match=r"^sequence_bias="):
+            GenerationConfig(sequence_bias={(5,): wrong})
+
+
+def test_the_advice_for_a_temperature_is_a_temperature():
+    with pytest.raises(
+        ConfigError, match="temperature=-1 must be a number above 0; below 1 is saf"
+    ):
+        GenerationConfig(temperature=-1)
 
 
 def test_a_token_that_is_forced_and_forbidden_is_refused():

@@ -14,7 +14,7 @@ ROOT = Path(allformer.__file__).parent
 
 # Lower may not import higher; equals may, as long as there is no circle.
 LEVELS = [
-    {"errors", "version"},
+    {"begin", "errors", "version"},
     {"config"},
     {"core"},
     {"count", "families"},
@@ -22,7 +22,7 @@ LEVELS = [
     {"checkpoint"},
     {"train", "generate", "explain", "auditor", "tune"},
     {"evaluate", "tasks"},
-    {"demo", "serve"},
+    {"demo", "run_report", "serve"},
     {"cli"},
     {"__init__", "__main__"},
 ]

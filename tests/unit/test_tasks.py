@@ -102,7 +102,7 @@ def test_a_wrong_head_says_what_the_checkpoint_can(checkpoint, name):  # noqa: F
         assert f"is a {kit.architecture}: it can {can}" in said
         assert f"`allformer {can}`" in said
     if name == "bert-mlm":
-        with pytest.raises(TaskError, match="or give a BertForTokenClassification that"):
+        with pytest.raises(TaskError, match="; give a BertForTokenClassification that"):
             af.tag(kit, "x")
     assert embed(kit, "he").shape == (32,)
 
