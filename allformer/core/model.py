@@ -149,15 +149,15 @@ class Model(nn.Module, Generic[C]):
         found: dict[str, dict[str, Tensor]] = {}
         known: list[str] = []
         for key, prefix in self.prefixes.items():
-            takes: tuple[str, ...] = (*self.stack(key).source.takes, "attention_mask")
-            known += [prefix + take for take in takes]
-            found[key] = {take: left.pop(prefix + take) for take in takes if prefix + take in left}
-        names: tuple[str, ...] = () if self.head is None else self.head.targets
-        targets = {target: left.pop(target) for target in names if target in left}
+            source: Any = self.stack(key).source
+            known += (names := [prefix + take for take in (*source.takes, "attention_mask")])
+            found[key] = {n.removeprefix(prefix): left.pop(n) for n in names if n in left}
+        own: tuple[str, ...] = () if self.head is None else self.head.targets
+        targets = {name: left.pop(name) for name in own if name in left}
         if "labels" in left and self.head is None:
             self.vocab_head  # noqa: B018  (raises, and says how to get a head)
         if left:
-            refuse_inputs(left, (*known, *names))
+            refuse_inputs(left, (*known, *own))
         return found, targets
 
     def _complete(self, found: dict[str, dict[str, Tensor]], targets: Mapping[str, Tensor]) -> None:
