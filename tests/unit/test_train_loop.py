@@ -280,7 +280,7 @@ def test_a_damaged_checkpoint_is_named_with_the_way_out(data, tmp_path):
 
 def poison(stepper: Stepper) -> None:
     with torch.no_grad():
-        stepper.model.decoder.layers[0].stream.up.weight[3, 5] = float("nan")
+        stepper.model.decoder.layers[0].feed.up.weight[3, 5] = float("nan")
 
 
 def test_a_poisoned_weight_is_named_with_the_step_and_what_to_try(data, tmp_path, monkeypatch):
@@ -289,7 +289,7 @@ def test_a_poisoned_weight_is_named_with_the_step_and_what_to_try(data, tmp_path
         train(toy_recipe(data), tmp_path / "run", device="cpu")
     said = str(stopped.value)
     assert "not finite at step 6 (learning rate 0.003)" in said
-    assert "weights that are not finite: decoder.layers.0.stream.up.weight\n" in said
+    assert "weights that are not finite: decoder.layers.0.feed.up.weight\n" in said
     assert "first value that is not finite: decoder.0.feed." in said
     assert "gradients that are not finite: " in said
     assert "try: a lower train.rate" in said
@@ -299,14 +299,14 @@ def test_a_poisoned_weight_is_named_with_the_step_and_what_to_try(data, tmp_path
 
 def test_a_gradient_that_is_no_number_stops_even_if_the_loss_is_fine(data, tmp_path, monkeypatch):
     def spoil(stepper: Stepper) -> None:
-        stepper.model.encoder.layers[0].stream.down.bias.register_hook(lambda grad: grad * math.inf)
+        stepper.model.encoder.layers[0].feed.down.bias.register_hook(lambda grad: grad * math.inf)
 
     stop_at(monkeypatch, 3, spoil)
     with pytest.raises(TrainingError) as stopped:
         train(toy_recipe(data), tmp_path / "run", device="cpu")
     said = str(stopped.value)
     assert "not finite at step 3 " in said
-    assert "gradients that are not finite: encoder.layers.0.stream.down.bias\n" in said
+    assert "gradients that are not finite: encoder.layers.0.feed.down.bias\n" in said
     assert "first value" not in said
 
 
