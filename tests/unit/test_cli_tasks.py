@@ -125,10 +125,7 @@ def test_tag_marks_entities(allformer, checkpoint):  # noqa: F811
 def test_answer_finds_it_in_a_passage_a_file_or_pairs(allformer, checkpoint, tmp_path):  # noqa: F811
     path, passage = checkpoint("bert-qa"), tiny.LINES[2]
     found = answer(path, "who?", passage)
-    assert (
-        found.text
-        in allformer("answer", path, "--question", "who?", "--passage", passage).out
-    )
+    assert found.text in allformer("answer", path, "--question", "who?", "--passage", passage).out
     (tmp_path / "p.txt").write_text(passage, encoding="utf-8")
     (tmp_path / "q.txt").write_text("who?\nwhere?\n")
     asked = ("answer", path, "--file", tmp_path / "q.txt")
