@@ -8,7 +8,9 @@ VENV   ?= .venv
 # A file of tests stays with one worker, which builds its oracles once.
 WORKERS ?= 2
 PYTEST  = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
-PIP     = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# What is imported is compiled then: to compile all of torch and transformers takes as long again.
+PIP     = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+          -c constraints.txt
 
 .PHONY: demo test test-all quick lint clean
 
