@@ -8,7 +8,9 @@ VENV   ?= .venv
 # A file of tests stays with one worker, which builds its oracles once.
 WORKERS ?= 2
 PYTEST  = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
-# What is imported is compiled then: to compile all of torch and transformers takes as long again.
+# What is imported is compiled then, once: to compile all of torch and transformers takes as long as
+# to install them.
+export PYTHONDONTWRITEBYTECODE =
 PIP     = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
           -c constraints.txt
 
