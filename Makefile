@@ -1,17 +1,33 @@
 # Two commands on a fresh machine with Python 3.11 or newer and make:
 #   make demo   a Transformer learns to translate; open demo/report.html
 #   make test   proves that it is right
+# While working on it: make quick (the tests of what has changed), make lint; make test-all is all
+# that can be tried, however long it takes. ARGS go to pytest: make test ARGS=--durations=30
 PYTHON ?= python3
 VENV   ?= .venv
-PIP     = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# A file of tests stays with one worker, which builds its oracles once.
+WORKERS ?= 2
+PYTEST  = $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile
+# What is imported is compiled then, once: to compile all of torch and transformers takes as long as
+# to install them.
+export PYTHONDONTWRITEBYTECODE =
+PIP     = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+          -c constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-all quick lint clean
 
 demo: $(VENV)/.demo
 	$(VENV)/bin/allformer demo --out demo
 
 test: $(VENV)/.test lint
-	$(VENV)/bin/python -m pytest
+	$(PYTEST) $(ARGS)
+
+test-all: $(VENV)/.test lint
+	$(PYTEST) --all $(ARGS)
+
+quick: $(VENV)/.test
+	$(VENV)/bin/ruff check .
+	tests=$$($(VENV)/bin/python -m tests.rooms) && $(PYTEST) $$tests $(ARGS)
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .

@@ -1,26 +1,72 @@
-"""Every test starts from the same random state, on one thread, and runs the same examples."""
+"""Every test starts from the same random state, on one thread, and runs the same examples.
 
+`make test-all` (`pytest --all`) also runs what is marked `slow`, and tries more examples; a test
+that can do more or less asks for `thorough`:
+
+    def test_any_file_is_read_or_refused(thorough):
+        for seed in range(10_000 if thorough else 300): ...
+"""
+
+from __future__ import annotations
+
+import gc
 import os
 import random
 
 # Some virtual machines announce matrix units (AMX) that they do not have: torch's bf16 products
 # then end in an illegal instruction. Read by oneDNN at its first use; processes inherit it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# Tiny tensors: a second thread waits more than it works, also in the processes of tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import numpy
 import pytest
 import torch
 
-hypothesis.settings.register_profile(
-    "allformer", derandomize=True, deadline=None, max_examples=25, database=None
-)
-hypothesis.settings.load_profile("allformer")
-torch.set_num_threads(1)  # tiny tensors: a second thread waits more than it works
+torch.set_num_threads(1)
+for name, examples in (("usual", 25), ("thorough", 250)):
+    hypothesis.settings.register_profile(
+        name, derandomize=True, deadline=None, max_examples=examples, database=None
+    )
+hypothesis.settings.load_profile("usual")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the slow tests too: make test-all")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--all"):
+        hypothesis.settings.load_profile("thorough")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is slow, unless all is asked for."""
+    if config.getoption("--all"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage less often, and not in torch and transformers, which stay."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.fixture(scope="session")
+def thorough(pytestconfig: pytest.Config) -> bool:
+    """True in `make test-all`: try everything, however long it takes."""
+    return bool(pytestconfig.getoption("--all"))
 
 
 @pytest.fixture(autouse=True)
 def _same_random_state() -> None:
     random.seed(0)
     numpy.random.seed(0)
-    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:  # without a device `torch.manual_seed` notes its whole stack for one that may come
+        torch.default_generator.manual_seed(0)

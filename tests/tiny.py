@@ -14,8 +14,8 @@ import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from allformer.text.load import load_tokenizer
+from tests.loud import make_loud
 from tests.parity.vocabularies import NORMAL, UNKNOWN, sentencepiece
-from tests.parity.zoo import loudly
 
 LINES = [
     "The capital of France is Paris.",
@@ -113,7 +113,7 @@ def marian(path: Path, **settings: Any) -> None:
 def write(path: Path, model: type, config: Any, seed: int = 0) -> Path:
     """A loud model of transformers beside its tokeniser, in fp32."""
     torch.manual_seed(seed)
-    made: Any = loudly(model(config).eval(), seed)
+    made: Any = make_loud(model(config).eval(), seed, tables=None)
     if hasattr(made, "tie_weights"):
         made.tie_weights()
     made.save_pretrained(path)

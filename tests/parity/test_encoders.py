@@ -229,7 +229,7 @@ def test_bert_as_it_was_published_is_read(written, tmp_path):
     assert fates["cls.seq_relationship.bias"] == "ignored: the next-sentence head"
     assert fates["bert.pooler.dense.weight"] == "ignored: its head reads no pooler"
     assert fates["cls.predictions.decoder.bias"] == "equal to cls.predictions.bias"
-    assert fates["bert.embeddings.LayerNorm.gamma"] == "encoder.source_norm.weight"
+    assert fates["bert.embeddings.LayerNorm.gamma"] == "encoder.source.norm.weight"
 
 
 @pytest.mark.parametrize("architecture", ["BertModel", "BertForPreTraining"])

@@ -10,18 +10,20 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import allformer as af
 from allformer.core.model import AnyModel
 from allformer.families import FAMILIES
 from allformer.families.config_json import file_keys
 from allformer.families.weights import save_tensor
+from tests.loud import make_loud
 
 LENGTHS = (61, 48, 7, 1)  # past the buckets and rotary thresholds; one token alone
 OUTPUTS = (
@@ -37,7 +39,7 @@ OUTPUTS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # each is itself: the key of its oracle
 class Case:
     """One model of transformers: `Case("gpt2", GPT2LMHeadModel, lambda: GPT2Config(...))`."""
 
@@ -72,42 +74,21 @@ def unrounded() -> Iterator[None]:
         yield
 
 
-@torch.no_grad()
-def loudly(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Matrices std 1.5/√fan_in, norm weights 1 ± 0.3, biases and buffers ± 0.3."""
-    make = torch.Generator().manual_seed(seed)
-
-    def around(x: Tensor, centre: float) -> None:
-        x.copy_(centre + 0.6 * (torch.rand(x.shape, generator=make, dtype=x.dtype) - 0.5))
-
-    fixed = ("embed_positions",) if "Marian" in type(model).__name__ else ()
-    for name, p in model.named_parameters():
-        if any(part in name for part in fixed):
-            continue  # sinusoids
-        if p.ndim > 1:
-            fan_in = p.shape[0] if type(_owner(model, name)).__name__ == "Conv1D" else p.shape[-1]
-            p.copy_(torch.randn(p.shape, generator=make, dtype=p.dtype) * 1.5 / fan_in**0.5)
-        else:
-            around(p, 0.0 if name.endswith("bias") else 1.0)
-    for name, b in model.named_buffers():
-        if name.endswith("final_logits_bias"):
-            around(b, 0.0)
-    return model
+@cache
+def oracle(case: Case) -> Any:
+    """transformers' model, loud, fp64, in eval mode: one for all tests, so leave it as it is."""
+    return fresh_oracle(case)
 
 
-def _owner(model: nn.Module, name: str) -> nn.Module:
-    return model.get_submodule(name.rsplit(".", 1)[0])
-
-
-def oracle(case: Case, seed: int = 0) -> Any:
-    """transformers' model, loud, fp64, in eval mode."""
+def fresh_oracle(case: Case, seed: int = 0) -> Any:
+    """The same, for a test that changes it."""
     torch.manual_seed(seed)
     model = case.model(case.config(), **case.options).double().eval()
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
             if "inv_freq" in name:  # rotary angles are fp32 in every precision
                 setattr(module, name, buffer.float())
-    model = loudly(model, seed)
+    model = make_loud(model, seed, tables=None)
     if hasattr(model, "tie_weights"):
         model.tie_weights()
     return model
@@ -286,7 +267,31 @@ def their_gradients(ours: AnyModel) -> dict[str, Tensor]:
 
 
 def compare_training(case: Case, ours: AnyModel, theirs: Any, inputs: dict[str, Any]) -> None:
-    """Loss, every gradient, and the weights after one step of SGD."""
+    """Loss, every gradient, and the weights after one step of SGD; theirs is left as it was."""
+    with _put_back(theirs):
+        _compare_gradients(case, ours, theirs, inputs)
+        for model in (ours, theirs):
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+        inputs = {k: v for k, v in inputs.items() if "label" not in k and "positions" not in k}
+        if ours.config.__class__.__name__ == "EncoderDecoder" and case.labels == "words":
+            inputs["decoder_input_ids"] = torch.full((len(LENGTHS), 5), 7)
+        compare(case, ours, theirs, inputs)
+
+
+@contextmanager
+def _put_back(model: Any) -> Iterator[None]:
+    """Weights as before, and no gradients."""
+    before = [p.detach().clone() for p in model.parameters()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, old in zip(model.parameters(), before, strict=True):
+                parameter.copy_(old)
+        model.zero_grad()
+
+
+def _compare_gradients(case: Case, ours: AnyModel, theirs: Any, inputs: dict[str, Any]) -> None:
     mine, reference = run_both(case, ours, theirs, inputs)
     assert mine.loss is not None
     assert reference.loss.isfinite()
@@ -303,12 +308,6 @@ def compare_training(case: Case, ours: AnyModel, theirs: Any, inputs: dict[str, 
         close(got[name], grad, case, f"gradient of {name}")
         compared += 1
     assert compared == len(got), f"{case.name}: {sorted(set(got) - set(wanted))} got no gradient"
-    for model in (ours, theirs):
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-    inputs = {k: v for k, v in inputs.items() if "label" not in k and "positions" not in k}
-    if ours.config.__class__.__name__ == "EncoderDecoder" and case.labels == "words":
-        inputs["decoder_input_ids"] = torch.full((len(LENGTHS), 5), 7)
-    compare(case, ours, theirs, inputs)
 
 
 def close(a: Tensor, b: Tensor, case: Case, what: str) -> None:

@@ -124,20 +124,17 @@ def test_tag_marks_entities(allformer, checkpoint):  # noqa: F811
 
 def test_answer_finds_it_in_a_passage_a_file_or_pairs(allformer, checkpoint, tmp_path):  # noqa: F811
     path, passage = checkpoint("bert-qa"), tiny.LINES[2]
-    found = answer(path, "who wrote?", passage)
-    assert (
-        found.text
-        in allformer("answer", path, "--question", "who wrote?", "--passage", passage).out
-    )
+    found = answer(path, "who?", passage)
+    assert found.text in allformer("answer", path, "--question", "who?", "--passage", passage).out
     (tmp_path / "p.txt").write_text(passage, encoding="utf-8")
-    (tmp_path / "q.txt").write_text("who wrote?\nwhere?\n")
+    (tmp_path / "q.txt").write_text("who?\nwhere?\n")
     asked = ("answer", path, "--file", tmp_path / "q.txt")
     said = allformer(*asked, "--passage-file", tmp_path / "p.txt").out.splitlines()
     assert said[0].split("\t")[0] == found.text
     assert len(said) == 2
-    pairs = f"who wrote?\t{passage}\n".encode()
+    pairs = f"who?\t{passage}\n".encode()
     record = allformer("answer", path, "--json", "--top", 2, stdin=pairs).records[0]
-    assert record["question"] == "who wrote?"
+    assert record["question"] == "who?"
     assert record["answers"][0]["text"] == found.text
     assert len(record["answers"]) == 2
 

@@ -31,14 +31,15 @@ from allformer.families.original import transformer
 from allformer.generate.translate import Translator
 from allformer.text.load import load_tokenizer
 from allformer.text.tokenizer import train_tokenizer
-from tests.parity.zoo import files_of, loudly
+from tests.loud import make_loud
+from tests.parity.zoo import files_of
 
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("gpt2")
     config = GPT2Config(vocab_size=50, n_embd=24, n_layer=2, n_head=3, n_positions=32)
-    loudly(GPT2LMHeadModel(config)).save_pretrained(path)
+    make_loud(GPT2LMHeadModel(config), tables=None).save_pretrained(path)
     (path / "generation_config.json").write_text('{"eos_token_id": 3}')
     return path
 
@@ -209,7 +210,7 @@ def llama2c(path: Path, tied: bool) -> LlamaForCausalLM:
         num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=32,
         rms_norm_eps=1e-5, tie_word_embeddings=tied,
     )  # fmt: skip
-    model = loudly(LlamaForCausalLM(config)).eval()
+    model = make_loud(LlamaForCausalLM(config), tables=None).eval()
     model.tie_weights()
     layers = model.model.layers
 
