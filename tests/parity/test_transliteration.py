@@ -63,7 +63,7 @@ def weights() -> list[Op]:
     ops = linear("head", "decoder/projection")
     ops[0] = Same("head.table.weight", "decoder/projection/weight")
     for side in ("encoder", "decoder"):
-        ops.append(Same(f"{side}.embedding.weight", f"{side}/embeddings/weight"))
+        ops.append(Same(f"{side}.source.embedding.weight", f"{side}/embeddings/weight"))
         ops += norm(f"{side}.final_norm", f"{side}/layer_norm")
         for i in range(6):
             ours, theirs = f"{side}.layers.{i}", f"{side}/layer_{i}"
