@@ -69,7 +69,7 @@ def convert(
     save(model, target, family=family, dtype=dtype, max_shard_bytes=max_shard_bytes)
     if where.is_dir():
         copy_others(where, target)
-        if model.origin is None and "is" not in read_json(target / "config.json"):
+        if not model.provenance.family and "is" not in read_json(target / "config.json"):
             open_to_others(where, target, model)
     elif tokenizer is not None:
         write_llama2c_tokenizer(Path(tokenizer), target, model)
@@ -79,7 +79,7 @@ def convert(
         "source": describe(where),
         "target": describe(target),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "keys": model.fates,
+        "keys": model.provenance.fates,
         **compare(model, where, target, run, tell),
     }
     write_json(target / CERTIFICATE, certificate)
@@ -108,10 +108,10 @@ def compare(
     found = verify(model, written, ("allformer on the source", "allformer on the target"))
     sound = sound and (rounded or all(c.sound for c in found))
     for path, place in ((target, "target"), (source, "source")):
-        origin = written.origin if path == target else model.origin
+        known = (written if path == target else model).provenance
         reference = None
-        if origin is not None and path.is_dir() and "is" not in read_json(path / "config.json"):
-            reference = open_with_transformers(path, origin.architecture)
+        if known.family and path.is_dir() and "is" not in read_json(path / "config.json"):
+            reference = open_with_transformers(path, known.architecture)
         if reference is not None:
             tell(f"comparing with transformers on the {place}")
             subject = written if path == target else model
@@ -167,7 +167,7 @@ def open_to_others(source: Path, target: Path, model: AnyModel) -> None:
 
     if (source / "tokenizer.json").is_file():
         Tokenizer.load(source).with_specials(after=["</s>"]).save(target)
-    if isinstance(model.config, EncoderDecoder) and model.generation is None:
+    if isinstance(model.config, EncoderDecoder) and model.provenance.generation is None:
         tokens = model.config.decoder.source
         said = {
             "decoder_start_token_id": model.config.start,

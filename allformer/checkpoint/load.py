@@ -52,16 +52,17 @@ def load(
         ops = own_map(model)
     else:
         family = find_family(raw)
-        model_config, origin = read_config(
+        model_config, provenance = read_config(
             raw, _told(files, family), architecture=architecture, ignore=ignore
         )
         model = build(model_config, device="meta")
-        model.origin = origin
-        ops = family.weights(model_config, origin.architecture)
+        model.provenance = provenance
+        ops = family.weights(model_config, provenance.architecture)
         ops = [*_bridge(family, ops, files, architecture is not None), *ops]
-    model.fates = load_weights(model, ops, files, device=device, dtype=dtype)
+    loaded = load_weights(model, ops, files, device=device, dtype=dtype)
+    model.provenance.fates, model.provenance.aside = loaded.fates, loaded.aside
     if (directory / GENERATION).is_file():
-        model.generation = read_json(directory / GENERATION)
+        model.provenance.generation = read_json(directory / GENERATION)
     return model.eval()
 
 

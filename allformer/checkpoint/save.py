@@ -40,14 +40,15 @@ def save(
         raw = json.loads(model.config.to_json())
         ops = own_map(model)
     else:
-        raw, origin = write_config(model.config, model.origin, family)
-        ops = FAMILIES[origin.family].weights(model.config, origin.architecture)
+        raw, known = write_config(model.config, model.provenance, family)
+        ops = FAMILIES[known.family].weights(model.config, known.architecture)
         raw = {**raw, "dtype": _dtype_name(model, dtype)}
         raw.pop("torch_dtype", None)
     directory.mkdir(parents=True, exist_ok=True)
-    save_weights(model, ops, directory, max_shard_bytes=max_shard_bytes, dtype=dtype)
+    aside = model.provenance.aside
+    save_weights(model, ops, directory, max_shard_bytes=max_shard_bytes, dtype=dtype, aside=aside)
     write_json(directory / "config.json", raw)
-    generation = model.generation
+    generation = model.provenance.generation
     if generation is not None:
         said = generation if isinstance(generation, dict) else generation.to_dict()
         write_json(directory / GENERATION, said)

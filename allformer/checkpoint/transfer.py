@@ -1,6 +1,6 @@
 """Weights between a model and its files, through a weight map.
 
-    fates = load_weights(build(config, device="meta"), ops, open_tensors(path), device="cpu")
+    loaded = load_weights(build(config, device="meta"), ops, open_tensors(path), device="cpu")
     save_weights(model, ops, path)
 
 Tensors are read into memory of their own, not mapped: a map breaks (or changes the weights) when
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -43,6 +44,14 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """What became of each key of the files, and what nothing reads, for writing it back."""
+
+    fates: dict[str, str]
+    aside: dict[str, Tensor] = field(default_factory=dict)
+
+
 @torch.inference_mode(False)  # inside such a block too: parameters are no inference tensors
 @torch.no_grad()
 def load_weights(
@@ -52,7 +61,7 @@ def load_weights(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
-) -> dict[str, str]:
+) -> Loaded:
     """Give a model (built on "meta") its weights, all or nothing; returns each key's fate.
 
     The dtypes are the file's unless `dtype` is given. On an error the model is as it was. On
@@ -62,7 +71,7 @@ def load_weights(
     state = own_state(model)
     plan = account(state, ops, files, dtype)
     if device.type == "meta":
-        return plan.fates
+        return Loaded(plan.fates)
     for second, first in plan.ties:
         check_tied(second, first, files)
     for op, stored in plan.derived:
@@ -74,8 +83,7 @@ def load_weights(
     weights = [op for op in ops if isinstance(op, Weight)]
     _fill(plan, weights, loaded)
     put(model, {id(state[name]): loaded[name] for name in state})
-    model.aside = {name: read_whole(stored) for name, stored in plan.aside.items()}  # type: ignore[assignment]
-    return plan.fates
+    return Loaded(plan.fates, {name: read_whole(stored) for name, stored in plan.aside.items()})
 
 
 def _fill(plan: Plan, weights: list[Weight], loaded: dict[str, Tensor]) -> None:
@@ -190,11 +198,12 @@ def save_weights(
     *,
     max_shard_bytes: int = SHARD,
     dtype: torch.dtype | None = None,
+    aside: Mapping[str, Tensor] | None = None,
 ) -> list[Path]:
     """Write a model's weights as transformers lays them out; returns the files.
 
     The directory's older weights stay whole until the new ones are all there. Floating tensors are
-    converted to `dtype` if it is given.
+    converted to `dtype` if it is given. `aside` has tensors that nothing reads, by their names.
     """
     state = own_state(model)
     weights = [op for op in ops if isinstance(op, Weight)]
@@ -215,11 +224,10 @@ def save_weights(
         for op in weights
         for part in op.parts(state[op.ours].detach().contiguous())
     ]
-    aside: dict[str, Tensor] = getattr(model, "aside", {})
-    views = {x.name: x.view for x in out}
+    views, kept_aside = {x.name: x.view for x in out}, aside or {}
     for op in ops:
         if isinstance(op, Unused):
-            x = aside.get(op.theirs, torch.zeros_like(views[op.of], device="cpu"))
+            x = kept_aside.get(op.theirs, torch.zeros_like(views[op.of], device="cpu"))
             out.append(Outgoing(op.theirs, x, tuple(x.shape), kept(x, dtype)))
         elif isinstance(op, Derived) and op.write:
             x = op.make()

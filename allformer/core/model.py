@@ -29,6 +29,7 @@ from allformer.core.head import (
 from allformer.core.init import initialise
 from allformer.core.layout import Grid, Layout, Packed, cross_look, pack
 from allformer.core.loss import IGNORE, class_loss, cross_entropy, span_loss
+from allformer.core.provenance import Provenance
 from allformer.core.replay import Replay
 from allformer.core.stack import TokenStack
 from allformer.core.taps import listening, tap
@@ -67,10 +68,7 @@ class Model(nn.Module, Generic[C]):
         super().__init__()
         self.config: C = model
         self.head: AnyHead | None = None
-        self.origin: Any = None  # where it was loaded from: `families.family.Origin`
-        self.fates: dict[str, str] = {}  # what became of each key of its file
-        self.generation: Any = None  # how it generates by default: generation_config.json
-        self.aside: dict[str, Tensor] = {}  # what its file holds and nothing reads
+        self.provenance = Provenance()
 
     @property
     def device(self) -> torch.device:

@@ -54,8 +54,8 @@ def need(pipeline: Pipeline, verb: str) -> None:
 
 def _other(pipeline: Pipeline, kind: str, verb: str) -> str:
     """The class of its family that could."""
-    origin = pipeline.model.origin
-    known = FAMILIES[origin.family].architectures if origin is not None else {}
+    family = FAMILIES.get(pipeline.model.provenance.family)
+    known = {} if family is None else family.architectures
     fits = next((name for name, head in known.items() if head == kind), None)
     shape = isinstance(pipeline.model.config, config.DecoderOnly) and verb in ("fill", "translate")
     if fits is None or fits == pipeline.architecture or shape:

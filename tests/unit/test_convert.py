@@ -186,7 +186,7 @@ def test_a_model_that_we_trained_opens_in_transformers_and_translates_the_same(t
         assert reader.batch_decode(ids, skip_special_tokens=True) == ours
         assert len(set(ours)) > 1, "the model says one thing to everything"
     again = af.load(tmp_path / "out")
-    assert again.generation["decoder_start_token_id"] == 2
+    assert again.provenance.generation["decoder_start_token_id"] == 2
     ids = again.generate(**reader(lines[:1], return_tensors="pt", return_token_type_ids=False))
     assert ids[0, 0] == 2
 

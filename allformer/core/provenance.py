@@ -1,0 +1,23 @@
+"""Where a model comes from: what its checkpoint said beyond the config tree and the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass
+class Provenance:
+    """What is needed to write a model back, and to run it as its makers do.
+
+    `model.provenance.family` is "gpt2" after `load("gpt2")`; a fresh model has an empty one.
+    """
+
+    family: str = ""  # a name in `families.FAMILIES`; "": none of them
+    architecture: str = ""  # transformers' class: "GPT2LMHeadModel"
+    extras: dict[str, Any] = field(default_factory=dict)  # config.json beyond the tree
+    fates: dict[str, str] = field(default_factory=dict)  # what became of each key of its file
+    generation: Any = None  # generation_config.json, or a GenerationConfig; None: not said
+    aside: dict[str, Tensor] = field(default_factory=dict)  # what its file holds and nothing reads
