@@ -12,20 +12,38 @@ from allformer import config
 from allformer.core.linear import Linear
 from allformer.core.taps import tap
 
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+def _relu2(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
 # Keys are config.ACTIVATIONS; gelu_tanh is GPT-2's approximation, not the exact Gaussian form.
+# Functions with names, so that a model can be pickled.
 ACT: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,  # max(0, x)
     "gelu": F.gelu,  # x Φ(x)
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # OpenAI's first approximation
+    "gelu_tanh": _gelu_tanh,
+    "quick_gelu": _quick_gelu,  # OpenAI's first approximation
     "silu": F.silu,  # x σ(x)
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "mish": F.mish,
-    "relu2": lambda x: F.relu(x).square(),
+    "relu2": _relu2,
     "relu6": F.relu6,
     "leaky_relu": F.leaky_relu,
-    "identity": lambda x: x,
+    "identity": _identity,
 }
 
 
