@@ -6,7 +6,6 @@ files["model.norm.weight"].shape          # nothing is read but the headers
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from allformer.checkpoint.header import read_header
 from allformer.checkpoint.stored import InFile, InMemory, Source, Stored
 from allformer.checkpoint.torch_file import open_torch_file
 from allformer.errors import CheckpointError
+from allformer.json_file import read_object
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # In transformers' order: the first that is there is the checkpoint.
@@ -101,10 +101,10 @@ def _tensors(path: Path) -> list[Stored]:
 def _open_index(index: Path) -> TensorFiles:
     """The shards that an index names; index and shards must agree."""
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = read_object(index, CheckpointError)["weight_map"]
         shards = sorted(set(weight_map.values()))
         names = [Path(shard).name for shard in shards]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{index} is no index of shards ({type(error).__name__}: {error}); download it again"
         ) from None

@@ -8,7 +8,6 @@ Nothing that a file says is executed: safetensors, or `.bin` through torch's wei
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +25,7 @@ from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import file_keys, find_family, read_config
 from allformer.families.family import Family
 from allformer.families.weights import Ignored, Op, Renamed, Same, WeightMap
+from allformer.json_file import read_object
 
 GENERATION = "generation_config.json"
 
@@ -84,13 +84,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path.parent} has no {path.name}; give a directory with config.json and weights"
         )
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); download it again") from None
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{path} holds no JSON object; download it again")
-    return raw
+    return read_object(path, CheckpointError)
 
 
 def own_map(model: torch.nn.Module) -> WeightMap:

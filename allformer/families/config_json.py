@@ -16,12 +16,15 @@ from allformer.families import FAMILIES
 from allformer.families.family import Family, NotThisFamily, architecture_of
 from allformer.families.fields import Fields
 from allformer.families.heads import write_labels
+from allformer.families.kinds import TEXT, TEXTS, check_kind
 from allformer.families.weights import Weight, WeightMap, names_of
 
 
 def find_family(raw: Mapping[str, Any]) -> Family:
     """The family that `model_type` names; older files name only their architecture."""
     kind = raw.get("model_type")
+    check_kind("model_type", kind, TEXT)
+    check_kind("architectures", raw.get("architectures"), TEXTS)
     if kind is None:
         named = (raw.get("architectures") or [None])[0]
         for family in FAMILIES.values():
@@ -54,10 +57,6 @@ def read_config(
         model = family.read(fields, name, keys)
     except ConfigError as error:
         raise CheckpointError(f"config.json does not fit a {family.name} model: {error}") from None
-    except (TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"config.json has a field of the wrong type for a {family.name} model ({error})"
-        ) from error
     extras = fields.close()
     return model, Provenance(family.name, name, extras)
 

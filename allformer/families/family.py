@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from allformer import config
 from allformer.errors import CheckpointError
 from allformer.families.fields import Fields
+from allformer.families.kinds import TEXTS, check_kind
 from allformer.families.prompts import Prompts
 from allformer.families.weights import WeightMap
 
@@ -82,6 +83,7 @@ class Family:
 
 def architecture_of(raw: Mapping[str, Any], family: Family) -> str:
     """The class that config.json names; the bare model where it names none."""
+    check_kind("architectures", raw.get("architectures"), TEXTS)
     named = (raw.get("architectures") or [next(iter(family.architectures))])[0]
     if named not in family.architectures:
         known = ", ".join(family.architectures)

@@ -7,7 +7,6 @@ which one wins is as in transformers 5 (`PreTrainedTokenizerBase._from_pretraine
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from allformer.errors import DataError
+from allformer.json_file import read_object
 from allformer.text.settings import SPECIAL_NAMES
 
 Token = str | AddedToken
@@ -76,13 +76,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON object, or None where there is no such file."""
     if not path.is_file():
         return None
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # UnicodeDecodeError too
-        raise DataError(f"{path} is no readable JSON: {error}; copy it again") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path} must hold a JSON object, not a {type(value).__name__}")
-    return value
+    return read_object(path, DataError)
 
 
 def _older_files(directory: Path, options: dict[str, Any]) -> None:

@@ -383,7 +383,7 @@ def test_absent_fields_have_transformers_defaults(raw, kind):
         (SQUAD | {"pad_token_id": None}, "no pad_token_id within the vocabulary"),
         (SQUAD | {"max_position_embeddings": 2}, "Learned.length=0"),
         (V2 | {"num_hidden_groups": 3}, r"num_hidden_groups=3 for num_hidden_layers=2.*1 … 2"),
-        (V2 | {"embedding_size": 0}, "Tokens.width=0"),
+        (V2 | {"embedding_size": 0}, "embedding_size=0, which must be a whole number from 1"),
     ],
 )
 def test_what_would_change_the_numbers_is_refused_by_name(raw, says):

@@ -510,6 +510,16 @@ def test_transformers_4_says_with_one_flag_whether_t5_is_scaled(flag, written, t
     assert_twins(ours, T5ForConditionalGeneration.from_pretrained(path, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("flag", [None, True, False])
+def test_a_null_turns_off_what_transformers_turns_off(flag, written, tmp_path):
+    path = rewrite(
+        written["t5 plain"], tmp_path / "null", lambda t: t, {"scale_decoder_outputs": flag}
+    )
+    ours = af.load(path)
+    assert ours.config.head.scale == (48**-0.5 if flag else None)
+    assert_twins(ours, T5ForConditionalGeneration.from_pretrained(path, dtype=torch.float64))
+
+
 def test_marian_files_with_stored_sinusoids_are_read_and_wrong_ones_refused(written, tmp_path):
     name = "model.encoder.embed_positions.weight"
     right = sinusoid(torch.arange(64), 48, layout="halves", dtype=torch.float64)
