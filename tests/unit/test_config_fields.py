@@ -21,8 +21,12 @@ CONFIGS = {
 
 def said(family: str) -> dict[str, Any]:
     """All that transformers writes of a model, defaults included."""
-    raw = {name: value for name, value in CONFIGS[family]().to_dict().items()}
-    return {**raw, "model_type": family, "torch_dtype": "float32", "num_labels": None}
+    return {
+        **CONFIGS[family]().to_dict(),
+        "model_type": family,
+        "torch_dtype": "float32",
+        "num_labels": None,
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
