@@ -18,13 +18,13 @@ import torch
 from allformer.checkpoint.account import renamed
 from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
-from allformer.checkpoint.transfer import load_weights, own_names, own_state
+from allformer.checkpoint.transfer import load_weights, own_map, own_names
 from allformer.config import from_dict
 from allformer.core.model import AnyModel, build
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import file_keys, find_family, read_config
 from allformer.families.family import Family
-from allformer.families.weights import Ignored, Op, Renamed, Same, WeightMap
+from allformer.families.weights import Ignored, Op, Renamed, WeightMap
 from allformer.json_file import read_object
 
 GENERATION = "generation_config.json"
@@ -85,11 +85,6 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path.parent} has no {path.name}; give a directory with config.json and weights"
         )
     return read_object(path, CheckpointError)
-
-
-def own_map(model: torch.nn.Module) -> WeightMap:
-    """Our own files have our own names."""
-    return [Same(name, name) for name in own_state(model)]
 
 
 def _build_own(directory: Path, raw: dict[str, Any]) -> AnyModel:

@@ -27,7 +27,7 @@ from allformer.checkpoint.files import TensorFiles
 from allformer.checkpoint.shards import Outgoing, write_checkpoint
 from allformer.checkpoint.stored import Stored, read_whole
 from allformer.errors import CheckpointError
-from allformer.families.weights import Derived, Part, Unused, Weight, WeightMap
+from allformer.families.weights import Derived, Part, Same, Unused, Weight, WeightMap
 
 READERS = 4
 SHARD = 50 * 10**9  # bytes, as transformers 5 splits
@@ -42,6 +42,11 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
             seen.add(id(tensor))
             state[name] = tensor
     return state
+
+
+def own_map(model: nn.Module) -> WeightMap:
+    """Our own files have our own names."""
+    return [Same(name, name) for name in own_state(model)]
 
 
 @dataclass(frozen=True)
@@ -199,11 +204,13 @@ def save_weights(
     max_shard_bytes: int = SHARD,
     dtype: torch.dtype | None = None,
     aside: Mapping[str, Tensor] | None = None,
+    beside: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write a model's weights as transformers lays them out; returns the files.
 
     The directory's older weights stay whole until the new ones are all there. Floating tensors are
-    converted to `dtype` if it is given. `aside` has tensors that nothing reads, by their names.
+    converted to `dtype` if it is given. `aside` has tensors that nothing reads, by their names;
+    `beside` the texts of small files, such as config.json, which appear with the weights.
     """
     state = own_state(model)
     weights = [op for op in ops if isinstance(op, Weight)]
@@ -233,4 +240,4 @@ def save_weights(
             x = op.make()
             out.append(Outgoing(op.theirs, x, tuple(x.shape), kept(x, usual)))
     count = sum(x.numel() for x in model.parameters())
-    return write_checkpoint(Path(directory), out, max_shard_bytes, count)
+    return write_checkpoint(Path(directory), out, max_shard_bytes, count, beside)

@@ -171,7 +171,7 @@ def test_of_two_dialects_side_by_side_that_of_transformers_choice_counts(
 @pytest.mark.parametrize("base", [OLD_LLAMA, {"model_type": "gpt2"}, {"model_type": "t5"},
                                   {"model_type": "bart"}])  # fmt: skip
 def test_a_decoder_that_looks_both_ways_is_refused(base, value):
-    with pytest.raises(CheckpointError, match="config.json has is_causal="):
+    with pytest.raises(CheckpointError, match=r"config\.json has is_causal="):
         read_config({**base, "is_causal": value})
     read_config({**base, "is_causal": True})
     read_config({**base, "is_causal": False}, ignore=["is_causal"])

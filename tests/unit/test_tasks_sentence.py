@@ -181,7 +181,7 @@ def test_a_step_that_is_not_known_is_refused_by_name(
 ])  # fmt: skip
 def test_an_unknown_step_in_the_place_of_the_pooling_is_refused(checkpoint, tmp_path, steps):  # noqa: F811
     path = layout(checkpoint("bert-bare"), tmp_path / "x", steps)
-    with pytest.raises(CheckpointError, match="has the step 1_Weight.*supported are|no Pooling"):
+    with pytest.raises(CheckpointError, match=r"has the step 1_Weight.*supported are|no Pooling"):
         open_kit(path)
 
 
