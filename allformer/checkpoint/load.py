@@ -8,6 +8,7 @@ Nothing that a file says is executed: safetensors, or `.bin` through torch's wei
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,8 +20,9 @@ from allformer.checkpoint.account import renamed
 from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.transfer import load_weights, own_map, own_names
-from allformer.config import from_dict
+from allformer.config import Model, from_dict
 from allformer.core.model import AnyModel, build
+from allformer.count import count
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import file_keys, find_family, read_config
 from allformer.families.family import Family
@@ -28,6 +30,7 @@ from allformer.families.weights import Ignored, Op, Renamed, WeightMap
 from allformer.json_file import read_object
 
 GENERATION = "generation_config.json"
+SLACK = 1_000_000  # parameters; what is missing by less than that is named, key by key
 
 
 def load(
@@ -48,13 +51,14 @@ def load(
     raw = read_json(directory / "config.json")
     files = open_tensors(directory)
     if "is" in raw:
-        model = _build_own(directory, raw)
+        model = _build_own(directory, raw, files)
         ops = own_map(model)
     else:
         family = find_family(raw)
         model_config, provenance = read_config(
             raw, _told(files, family), architecture=architecture, ignore=ignore
         )
+        check_size(model_config, files)
         model = build(model_config, device="meta")
         model.provenance = provenance
         ops = family.weights(model_config, provenance.architecture)
@@ -87,9 +91,22 @@ def read_json(path: Path) -> dict[str, Any]:
     return read_object(path, CheckpointError)
 
 
-def _build_own(directory: Path, raw: dict[str, Any]) -> AnyModel:
+def check_size(tree: Model, files: TensorFiles) -> None:
+    """Refuse a config far larger than its files, before anything of that size is built."""
+    wanted = count(tree).parameters
+    held = sum(math.prod(stored.shape) for stored in files.values())
+    if wanted > SLACK + 2 * held:
+        raise CheckpointError(
+            f"config.json describes a model of {wanted:,} parameters, but {files.where} holds "
+            f"{held:,}; use the config.json that the weights were saved with"
+        )
+
+
+def _build_own(directory: Path, raw: dict[str, Any], files: TensorFiles) -> AnyModel:
     try:
-        return build(from_dict(raw), device="meta")
+        tree = from_dict(raw)
+        check_size(tree, files)
+        return build(tree, device="meta")
     except ConfigError as error:
         raise CheckpointError(f"{directory / 'config.json'}: {error}") from None
 

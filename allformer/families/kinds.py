@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from allformer.errors import CheckpointError
+from allformer.errors import AllformerError, CheckpointError
 
 MOST_LAYERS = 10_000
 MOST_LABELS = 1_000_000
@@ -63,12 +63,16 @@ def kind_of(value: Any) -> Kind:
     return _BY_TYPE[type(value)]
 
 
-def check_kind(name: str, value: Any, kind: Kind) -> None:
+def check_kind(
+    name: str,
+    value: Any,
+    kind: Kind,
+    file: str = "config.json",
+    error: type[AllformerError] = CheckpointError,
+) -> None:
     """Refuse a value of another kind: `check_kind("use_cache", "yes", FLAG)`."""
     if value is not None and not kind.holds(value):
-        raise CheckpointError(
-            f"config.json has {name}={short(value)}, which must be {kind.must_be}; correct it"
-        )
+        raise error(f"{file} has {name}={short(value)}, which must be {kind.must_be}; correct it")
 
 
 def short(value: Any) -> str:

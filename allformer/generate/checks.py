@@ -44,9 +44,16 @@ class _Rule:
 
 
 _RULES = (
+    # Past these bounds it is a slip, or a file that means harm: it would run for days.
     _Rule(
-        lambda v: _whole(v) and v >= 1, "must be a whole number of at least 1", "try 1 or more",
-        "max_new_tokens", "max_length", "num_beams", "num_return_sequences",
+        lambda v: _whole(v) and 1 <= v <= 1_000_000,
+        "must be a whole number of at least 1, and at most a million", "try 1 or more",
+        "max_new_tokens", "max_length",
+    ),
+    _Rule(
+        lambda v: _whole(v) and 1 <= v <= 1_000,
+        "must be a whole number of at least 1, and at most a thousand", "try 1 or more",
+        "num_beams", "num_return_sequences",
     ),
     _Rule(
         lambda v: _whole(v) and v >= 0, "must be a whole number of at least 0", "0 turns it off",

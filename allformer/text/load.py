@@ -16,6 +16,8 @@ from typing import Any
 import tokenizers
 
 from allformer.errors import DataError
+from allformer.families.kinds import TEXT, check_kind
+from allformer.json_file import read_object
 from allformer.text import steps
 from allformer.text.assemble import add_tokens, family_names, finish, put_around
 from allformer.text.families import BY_MODEL_TYPE, FAMILIES, Family
@@ -55,6 +57,8 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 def _class_name(directory: Path, sidecar: Sidecar, pipeline: dict[str, Any] | None) -> str:
     """transformers' name of the class to open the files with; `FAST` for none in particular."""
     config = read_json(directory / "config.json") or {}
+    for key in ("tokenizer_class", "model_type"):
+        check_kind(key, config.get(key), TEXT, str(directory / "config.json"), DataError)
     name = sidecar.config.get("tokenizer_class") or config.get("tokenizer_class")
     if name is None:
         name = BY_MODEL_TYPE.get(config.get("model_type", ""))
@@ -100,7 +104,7 @@ def _family(
         inner = family.build(vocabulary, names, sidecar.options)
     except Exception as error:  # the library raises plain Exception
         raise DataError(
-            f"{directory}: {source} does not make a {name}: {error}; "
+            f"{directory}: {source} does not make a {name}: {str(error)[:300]}; "
             "are all files of one checkpoint, and is it of this class?"
         ) from None
     if whole is not None and whole.post_processor is not None:
@@ -170,8 +174,8 @@ def _read_pipeline(
     try:
         whole = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{file} is not a readable tokenizer.json: {error}") from None
-    pipeline = json.loads(file.read_text(encoding="utf-8"))
+        raise DataError(f"{file} is not a readable tokenizer.json: {str(error)[:300]}") from None
+    pipeline = read_object(file, DataError)
     if "type" not in pipeline["model"]:  # an old file: the library knows what it is
         pipeline = json.loads(whole.to_str())
     return whole, pipeline

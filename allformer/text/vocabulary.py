@@ -69,7 +69,9 @@ def from_files(files: list[Path], model: str) -> Vocabulary:
             tokens, merges = models.BPE.read_file(*map(str, files))
             return Vocabulary(tokens, merges)
     except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{' and '.join(map(str, files))} cannot be read: {error}") from None
+        raise DataError(
+            f"{' and '.join(map(str, files))} cannot be read: {str(error)[:300]}"
+        ) from None
     spm = read_sentencepiece(files[0])
     symbols: list[Token] = [
         AddedToken(piece.text, normalized=False, special=piece.kind == CONTROL)
