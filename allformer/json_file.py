@@ -9,21 +9,26 @@ what is nested a thousand deep breaks whatever walks over it later.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from allformer.errors import AllformerError
 
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps half a character: nothing can write that
 DEEPEST = 50  # levels; a tokenizer.json has about ten
 
 
 def read_json(path: Path, error: type[AllformerError]) -> Any:
     """Whatever the file holds; a fault is an `error` that names the file and the way out."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text)
+        if HALF.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
     except OSError as fault:
         raise error(f"{path} cannot be read: {fault.strerror}; check the file") from None
-    except ValueError as fault:  # UnicodeDecodeError, JSONDecodeError, numbers of 5,000 digits
+    except ValueError as fault:  # Unicode errors, JSONDecodeError, numbers of 5,000 digits
         said = str(fault).splitlines()[0][:200]
         raise error(f"{path} is not JSON ({said}); download it again") from None
     except RecursionError:

@@ -155,12 +155,13 @@ class Fields:
             if name not in self.taken | self.known | INERT.keys() | self.ignore and not _off(value)
         }
         if left:
-            name, value = next(iter(left.items()))
+            names = [name[:80] for name in left][:20]
+            name, value = names[0], next(iter(left.values()))
             raise CheckpointError(
                 f"config.json has {name}={short(value)}, which allformer does not know for a "
                 f"{self.kind} model and which may change its numbers"
-                + (f" (and {', '.join(list(left)[1:20])})" if len(left) > 1 else "")
-                + f"; load(…, ignore={list(left)[:20]}) goes on without"
+                + (f" (and {', '.join(names[1:])})" if len(left) > 1 else "")
+                + f"; load(…, ignore={names}) goes on without"
             )
         return {n: v for n, v in self.raw.items() if n not in self.taken | self.ignore}
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from allformer.checkpoint.files import open_tensors
+from allformer.checkpoint.files import LONGEST_NAME, open_tensors
 from allformer.checkpoint.load import read_json
 from allformer.checkpoint.stored import read_whole
 from allformer.errors import CheckpointError
@@ -129,7 +129,10 @@ def _modules(root: Path) -> list[Module]:
 def _inside(root: Path, path: str) -> Path:
     """A folder of the directory: what a file from elsewhere names never leads out of it."""
     parts = PureWindowsPath(path)  # splits at both slashes, and knows drives
-    if parts.is_absolute() or parts.drive or parts.root or ".." in parts.parts or "\0" in path:
+    leads_out = (
+        parts.is_absolute() or parts.drive or parts.root or ".." in parts.parts or "\0" in path
+    )
+    if leads_out or any(len(part.encode()) > LONGEST_NAME for part in parts.parts):
         raise CheckpointError(
             f"{root / 'modules.json'} names the folder {short(path)}, which is not inside the "
             f"directory; a step must lie in a folder of its own there"

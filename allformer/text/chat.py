@@ -147,7 +147,7 @@ def _compile(template: str) -> Any:
         import jinja2
         from jinja2.ext import Extension, loopcontrols
 
-        from allformer.text.sandbox import Room, check_length, measured
+        from allformer.text.sandbox import Room, measured
     except ImportError:
         raise ConfigError("chat templates need jinja2: pip install 'jinja2>=3.1.6'") from None
     if tuple(int(part) for part in jinja2.__version__.split(".")[:3]) < (3, 1, 6):
@@ -178,7 +178,6 @@ def _compile(template: str) -> Any:
 
         def __setitem__(self, name: str, value: Any) -> None:
             _refuse_private(name)
-            check_length(value)
             super().__setitem__(name, value)
 
     def _refuse_private(name: Any) -> None:

@@ -25,7 +25,7 @@ from allformer.text.marian_files import read_marian
 from allformer.text.sentencepiece import read_sentencepiece
 from allformer.text.settings import FAST, SPECIAL_NAMES
 from allformer.text.sidecar import Sidecar, read_json, read_sidecar
-from allformer.text.vocabulary import Names, from_files, from_pipeline
+from allformer.text.vocabulary import Names, check_ids, from_files, from_pipeline
 from allformer.text.wrapper import Tokenizer
 
 _OPENAI = {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}  # GPT-2's own names
@@ -176,6 +176,8 @@ def _read_pipeline(
     except Exception as error:  # the library raises plain Exception
         raise DataError(f"{file} is not a readable tokenizer.json: {str(error)[:300]}") from None
     pipeline = read_object(file, DataError)
+    vocab = pipeline["model"].get("vocab")
+    check_ids(vocab.values() if isinstance(vocab, dict) else (), str(file))
     if "type" not in pipeline["model"]:  # an old file: the library knows what it is
         pipeline = json.loads(whole.to_str())
     return whole, pipeline

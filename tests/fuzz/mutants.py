@@ -69,7 +69,9 @@ TEMPLATES = [
     "{{ [1]|batch(9999999999, 0)|list }}", "{{ [1]|slice(9999999999)|list }}", "{{ x.y.z }}",
     "{{ ('a' * 99999).replace('a', 'b' * 99999)|length }}", "{{ ('b' * 99999).join('a' * 99999) }}",
     "{{ '%s' % ('x',) }}", "{{ 2 ** -1 }}", "{{ 'a'|format(*range(9)) }}", "{{ -1 * 'a' }}",
-    *(["{{ messages[0].content }}{% set a = 'x' %}" + "{% set a = a ~ a %}" * 60]),
+    "{% set a = 'x' %}" + "{% set a = a ~ a %}" * 60,
+    "{% set a = 'x' %}" + "{% set a %}{{ a }}{{ a }}{% endset %}" * 60,
+    "{% set a = ['x'] %}" + "{% set a = a + a %}" * 60,
 ]  # fmt: skip
 
 
