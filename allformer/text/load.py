@@ -64,7 +64,7 @@ def _class_name(directory: Path, sidecar: Sidecar, pipeline: dict[str, Any] | No
         name = BY_MODEL_TYPE.get(config.get("model_type", ""))
     if name is None:
         return FAST if pipeline is not None else _by_files(directory)
-    name = name if name == FAST else name.removesuffix("Fast")
+    name = (name if name == FAST else name.removesuffix("Fast"))[:80]  # errors show it
     if pipeline is not None and name in FAMILIES:
         # A LLaMA 3 says LlamaTokenizer and is byte-level; its tokenizer.json knows better.
         steps_of_it = json.dumps([pipeline.get("pre_tokenizer"), pipeline.get("decoder")])

@@ -55,9 +55,10 @@ def check_ids(ids: Iterable[int], where: str) -> None:
 def from_pipeline(pipeline: dict[str, Any]) -> Vocabulary:
     """Out of a `tokenizer.json`: its vocabulary, and sentencepiece's table of characters."""
     model = pipeline["model"]
-    normalizer = pipeline.get("normalizer") or {}
+    normalizer = pipeline.get("normalizer")
+    steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
     charsmap = b""
-    for step in normalizer.get("normalizers", [normalizer]):
+    for step in steps:
         if step.get("type") == "Precompiled" and not charsmap:
             charsmap = base64.b64decode(step["precompiled_charsmap"])
     if model["type"] == "Unigram":
