@@ -23,6 +23,7 @@ import torch
 
 from allformer.checkpoint.hashes import sha256
 from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.leftovers import CERTIFICATE, remove_leftovers
 from allformer.checkpoint.llama2c import read_llama2c, read_pieces, write_sentencepiece
 from allformer.checkpoint.load import GENERATION, load, read_json
 from allformer.checkpoint.save import OWN, save, write_json
@@ -31,9 +32,9 @@ from allformer.checkpoint.verify import open_with_transformers, verify
 from allformer.config import EncoderDecoder
 from allformer.core.model import AnyModel
 from allformer.errors import CheckpointError
+from allformer.text.files import CONFIG, PIPELINE
 from allformer.version import __version__
 
-CERTIFICATE = "certificate.json"
 LARGEST = 2 * 10**9  # parameters; larger models are converted but not run
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
 OTHERS = (
@@ -66,20 +67,23 @@ def convert(
     tell(f"reading {source}")
     model = read_llama2c(where) if where.is_file() else load(where)
     tell(f"writing {target}")
+    another = (target / "config.json").is_file()
     save(model, target, family=family, dtype=dtype, max_shard_bytes=max_shard_bytes)
+    new = set() if model.provenance.generation is None else {GENERATION}
     if where.is_dir():
-        copy_others(where, target)
-        if model.origin is None and "is" not in read_json(target / "config.json"):
-            open_to_others(where, target, model)
+        new |= copy_others(where, target)
+        if not model.provenance.family and "is" not in read_json(target / "config.json"):
+            new |= open_to_others(where, target, model)
     elif tokenizer is not None:
-        write_llama2c_tokenizer(Path(tokenizer), target, model)
+        new |= write_llama2c_tokenizer(Path(tokenizer), target, model)
+    remove_leftovers(target, new, another=another)
     certificate = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "source": describe(where),
         "target": describe(target),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "keys": model.fates,
+        "keys": model.provenance.fates,
         **compare(model, where, target, run, tell),
     }
     write_json(target / CERTIFICATE, certificate)
@@ -108,10 +112,10 @@ def compare(
     found = verify(model, written, ("allformer on the source", "allformer on the target"))
     sound = sound and (rounded or all(c.sound for c in found))
     for path, place in ((target, "target"), (source, "source")):
-        origin = written.origin if path == target else model.origin
+        known = (written if path == target else model).provenance
         reference = None
-        if origin is not None and path.is_dir() and "is" not in read_json(path / "config.json"):
-            reference = open_with_transformers(path, origin.architecture)
+        if known.family and path.is_dir() and "is" not in read_json(path / "config.json"):
+            reference = open_with_transformers(path, known.architecture)
         if reference is not None:
             tell(f"comparing with transformers on the {place}")
             subject = written if path == target else model
@@ -148,26 +152,32 @@ def versions() -> dict[str, str]:
     return found
 
 
-def copy_others(source: Path, target: Path) -> None:
-    """Tokeniser, generation settings and the like go along as they are."""
+def copy_others(source: Path, target: Path) -> set[str]:
+    """Tokeniser, generation settings and the like go along as they are; gives their names."""
+    names = set()
     for pattern in OTHERS:
         for file in source.glob(pattern):
+            names.add(file.name)
             if file.is_dir():
                 shutil.copytree(file, target / file.name, dirs_exist_ok=True)
             else:
                 shutil.copyfile(file, target / file.name)
+    return names
 
 
-def open_to_others(source: Path, target: Path, model: AnyModel) -> None:
+def open_to_others(source: Path, target: Path, model: AnyModel) -> set[str]:
     """What transformers must know of a model that we trained: its tokens, and how it begins.
 
-    Our translator puts `</s>` after a sentence itself; others expect it from the tokeniser.
+    Our translator puts `</s>` after a sentence itself; others expect it from the tokeniser. Gives
+    the names of the files.
     """
     from allformer.text.wrapper import Tokenizer
 
+    names = set()
     if (source / "tokenizer.json").is_file():
+        names |= {PIPELINE, CONFIG}
         Tokenizer.load(source).with_specials(after=["</s>"]).save(target)
-    if isinstance(model.config, EncoderDecoder) and model.generation is None:
+    if isinstance(model.config, EncoderDecoder) and model.provenance.generation is None:
         tokens = model.config.decoder.source
         said = {
             "decoder_start_token_id": model.config.start,
@@ -178,10 +188,12 @@ def open_to_others(source: Path, target: Path, model: AnyModel) -> None:
             "max_length": 256,
         }
         write_json(target / GENERATION, said)
+        names.add(GENERATION)
+    return names
 
 
-def write_llama2c_tokenizer(file: Path, target: Path, model: AnyModel) -> None:
-    """llama2.c's pieces as tokenizer.json."""
+def write_llama2c_tokenizer(file: Path, target: Path, model: AnyModel) -> set[str]:
+    """llama2.c's pieces as tokenizer.json; gives the names of the files."""
     from allformer.text.load import load_tokenizer
 
     tokens = model.config.decoder.source  # type: ignore[union-attr]
@@ -193,3 +205,4 @@ def write_llama2c_tokenizer(file: Path, target: Path, model: AnyModel) -> None:
             {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True},
         )
         load_tokenizer(directory).save(target)
+    return {PIPELINE, CONFIG}

@@ -6,7 +6,6 @@ files["model.norm.weight"].shape          # nothing is read but the headers
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,11 +16,14 @@ from allformer.checkpoint.header import read_header
 from allformer.checkpoint.stored import InFile, InMemory, Source, Stored
 from allformer.checkpoint.torch_file import open_torch_file
 from allformer.errors import CheckpointError
+from allformer.families.kinds import short
+from allformer.json_file import read_object
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # In transformers' order: the first that is there is the checkpoint.
 KNOWN = (SINGLE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")
+LONGEST_NAME = 255  # bytes, of a file
 
 
 class TensorFiles(Mapping[str, Stored]):
@@ -101,15 +103,18 @@ def _tensors(path: Path) -> list[Stored]:
 def _open_index(index: Path) -> TensorFiles:
     """The shards that an index names; index and shards must agree."""
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        weight_map = read_object(index, CheckpointError)["weight_map"]
         shards = sorted(set(weight_map.values()))
         names = [Path(shard).name for shard in shards]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{index} is no index of shards ({type(error).__name__}: {error}); download it again"
         ) from None
-    if outside := [shard for shard, name in zip(shards, names, strict=True) if shard != name]:
-        raise CheckpointError(f"{index} names {outside[0]!r}: a shard must lie beside its index")
+    for shard, name in zip(shards, names, strict=True):
+        if shard != name or len(shard.encode()) > LONGEST_NAME or "\0" in shard:
+            raise CheckpointError(
+                f"{index} names the file {short(shard)}: a shard must lie beside its index"
+            )
     lost = [shard for shard in shards if not (index.parent / shard).is_file()]
     if lost:
         raise CheckpointError(

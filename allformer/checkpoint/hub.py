@@ -13,6 +13,7 @@ from pathlib import Path
 
 from allformer.checkpoint.files import INDEX, SINGLE
 from allformer.errors import CheckpointError
+from allformer.families.kinds import short
 
 ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 # Who has what was published under a bare name. Other bare names are taken for directories: what
@@ -43,10 +44,15 @@ WANTED_BIN = ["pytorch_model.bin", "pytorch_model-*.bin", "0_*/pytorch_model.bin
 
 def find_checkpoint(path_or_id: str | Path) -> Path:
     """The directory of a checkpoint, fetched first if it is a hub id that is not cached yet."""
-    path = Path(path_or_id).expanduser()
-    if path_or_id != "" and path.is_dir():  # Path("") is the current directory
+    try:
+        path = Path(path_or_id).expanduser()
+        there, file = path.is_dir(), path.is_file()
+    except (OSError, RuntimeError) as error:  # too long a name, no such user
+        said = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"{short(str(path_or_id))} is no path ({said})") from None
+    if path_or_id != "" and there:  # Path("") is the current directory
         return path
-    if path.is_file():
+    if file:
         raise CheckpointError(f"{path} is a file; give the checkpoint's directory, {path.parent}")
     name, at, revision = str(path_or_id).partition("@")
     match = ID.fullmatch(OWNED.get(name, name) + at + revision)

@@ -20,9 +20,9 @@ from torch import Tensor
 from allformer.checkpoint.files import in_memory
 from allformer.checkpoint.transfer import load_weights
 from allformer.core.model import AnyModel, build
+from allformer.core.provenance import Provenance
 from allformer.errors import CheckpointError
 from allformer.families import llama
-from allformer.families.family import Origin
 from allformer.families.weights import Ignored, Interleaved, Op, Same, Stacked
 
 _HEADER = struct.Struct("<7i")
@@ -63,8 +63,8 @@ def read_llama2c(path: str | Path) -> AnyModel:
     )  # fmt: skip
     raw = {**sizes, "rms_norm_eps": 1e-5, "tie_word_embeddings": header.vocab > 0}
     model = build(llama.FAMILY.make(raw), device="meta")
-    model.fates = load_weights(model, _weights(header), in_memory(tensors, str(path)))
-    model.origin = Origin("llama", "LlamaForCausalLM")
+    fates = load_weights(model, _weights(header), in_memory(tensors, str(path))).fates
+    model.provenance = Provenance("llama", "LlamaForCausalLM", fates=fates)
     return model.eval()
 
 

@@ -8,7 +8,7 @@ Nothing that a file says is executed: safetensors, or `.bin` through torch's wei
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,15 +19,18 @@ import torch
 from allformer.checkpoint.account import renamed
 from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
-from allformer.checkpoint.transfer import load_weights, own_names, own_state
-from allformer.config import from_dict
+from allformer.checkpoint.transfer import load_weights, own_map, own_names
+from allformer.config import Model, from_dict
 from allformer.core.model import AnyModel, build
+from allformer.count import count
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import file_keys, find_family, read_config
 from allformer.families.family import Family
-from allformer.families.weights import Ignored, Op, Renamed, Same, WeightMap
+from allformer.families.weights import Ignored, Op, Renamed, WeightMap
+from allformer.json_file import read_object
 
 GENERATION = "generation_config.json"
+SLACK = 1_000_000  # parameters; what is missing by less than that is named, key by key
 
 
 def load(
@@ -48,20 +51,22 @@ def load(
     raw = read_json(directory / "config.json")
     files = open_tensors(directory)
     if "is" in raw:
-        model = _build_own(directory, raw)
+        model = _build_own(directory, raw, files)
         ops = own_map(model)
     else:
         family = find_family(raw)
-        model_config, origin = read_config(
+        model_config, provenance = read_config(
             raw, _told(files, family), architecture=architecture, ignore=ignore
         )
+        check_size(model_config, files)
         model = build(model_config, device="meta")
-        model.origin = origin
-        ops = family.weights(model_config, origin.architecture)
+        model.provenance = provenance
+        ops = family.weights(model_config, provenance.architecture)
         ops = [*_bridge(family, ops, files, architecture is not None), *ops]
-    model.fates = load_weights(model, ops, files, device=device, dtype=dtype)
+    loaded = load_weights(model, ops, files, device=device, dtype=dtype)
+    model.provenance.fates, model.provenance.aside = loaded.fates, loaded.aside
     if (directory / GENERATION).is_file():
-        model.generation = read_json(directory / GENERATION)
+        model.provenance.generation = read_json(directory / GENERATION)
     return model.eval()
 
 
@@ -83,23 +88,25 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path.parent} has no {path.name}; give a directory with config.json and weights"
         )
+    return read_object(path, CheckpointError)
+
+
+def check_size(tree: Model, files: TensorFiles) -> None:
+    """Refuse a config far larger than its files, before anything of that size is built."""
+    wanted = count(tree).parameters
+    held = sum(math.prod(stored.shape) for stored in files.values())
+    if wanted > SLACK + 2 * held:
+        raise CheckpointError(
+            f"config.json describes a model of {wanted:,} parameters, but {files.where} holds "
+            f"{held:,}; use the config.json that the weights were saved with"
+        )
+
+
+def _build_own(directory: Path, raw: dict[str, Any], files: TensorFiles) -> AnyModel:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); download it again") from None
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{path} holds no JSON object; download it again")
-    return raw
-
-
-def own_map(model: torch.nn.Module) -> WeightMap:
-    """Our own files have our own names."""
-    return [Same(name, name) for name in own_state(model)]
-
-
-def _build_own(directory: Path, raw: dict[str, Any]) -> AnyModel:
-    try:
-        return build(from_dict(raw), device="meta")
+        tree = from_dict(raw)
+        check_size(tree, files)
+        return build(tree, device="meta")
     except ConfigError as error:
         raise CheckpointError(f"{directory / 'config.json'}: {error}") from None
 

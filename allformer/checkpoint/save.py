@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
-from allformer.checkpoint.load import GENERATION, own_map
-from allformer.checkpoint.transfer import SHARD, own_state, save_weights
+from allformer.checkpoint.leftovers import remove_leftovers
+from allformer.checkpoint.load import GENERATION, read_config_of
+from allformer.checkpoint.transfer import SHARD, own_map, own_state, save_weights
 from allformer.core.model import AnyModel
+from allformer.errors import AllformerError
 from allformer.families import FAMILIES
 from allformer.families.config_json import write_config
 
@@ -32,7 +34,8 @@ def save(
 ) -> None:
     """Write config.json, weights and, where the model has them, its options for generating.
 
-    The files of an older checkpoint there give way at the end.
+    The files of an older checkpoint there give way at the end: its weights, its certificate, and
+    where it was another model its tokeniser too. A save that is interrupted leaves it as it was.
     `dtype` converts floating-point tensors on the way; otherwise they are written as they are.
     """
     directory = Path(path)
@@ -40,24 +43,41 @@ def save(
         raw = json.loads(model.config.to_json())
         ops = own_map(model)
     else:
-        raw, origin = write_config(model.config, model.origin, family)
-        ops = FAMILIES[origin.family].weights(model.config, origin.architecture)
+        raw, known = write_config(model.config, model.provenance, family)
+        ops = FAMILIES[known.family].weights(model.config, known.architecture)
         raw = {**raw, "dtype": _dtype_name(model, dtype)}
         raw.pop("torch_dtype", None)
-    directory.mkdir(parents=True, exist_ok=True)
-    save_weights(model, ops, directory, max_shard_bytes=max_shard_bytes, dtype=dtype)
-    write_json(directory / "config.json", raw)
-    generation = model.generation
+    files = {"config.json": raw}
+    generation = model.provenance.generation
     if generation is not None:
         said = generation if isinstance(generation, dict) else generation.to_dict()
-        write_json(directory / GENERATION, said)
+        files[GENERATION] = said
+    another = _is_another(directory, model)
+    save_weights(
+        model, ops, directory, max_shard_bytes=max_shard_bytes, dtype=dtype,
+        aside=model.provenance.aside, beside={name: as_text(file) for name, file in files.items()},
+    )  # fmt: skip
+    remove_leftovers(directory, files, another=another)
+
+
+def _is_another(directory: Path, model: AnyModel) -> bool:
+    """Whether the checkpoint that is there already is of a model of another shape."""
+    path = directory / "config.json"
+    try:
+        return path.is_file() and read_config_of(path) != model.config
+    except AllformerError:
+        return False  # nothing is known of it
+
+
+def as_text(raw: dict[str, Any]) -> str:
+    """As transformers formats it."""
+    return json.dumps(raw, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def write_json(path: Path, raw: dict[str, Any]) -> None:
-    """As transformers formats it, in one step: never half a file."""
-    text = json.dumps(raw, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    """In one step: never half a file."""
     temporary = path.with_name(path.name + ".new")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_text(as_text(raw), encoding="utf-8")
     temporary.replace(path)
 
 

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +42,17 @@ class Outgoing:
 
 
 def write_checkpoint(
-    directory: Path, tensors: Sequence[Outgoing], max_shard_bytes: int, parameters: int
+    directory: Path,
+    tensors: Sequence[Outgoing],
+    max_shard_bytes: int,
+    parameters: int,
+    beside: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write the tensors into `directory`, all or nothing, and remove older weight files."""
+    """Write the tensors into `directory`, all or nothing, and remove older weight files.
+
+    `beside` are the texts of small files that belong to them, such as config.json: they take their
+    names in the same moment.
+    """
     odd = [t.name for t in tensors if t.dtype not in CODES]
     if odd:
         raise CheckpointError(f"{odd[0]} has a dtype that safetensors does not know; give dtype=")
@@ -52,7 +60,7 @@ def write_checkpoint(
         directory.mkdir(parents=True, exist_ok=True)
         shards = split(tensors, max_shard_bytes)
         files = dict(zip(file_names(len(shards)), shards, strict=True))
-        written: list[str] = []
+        written, texts = list[str](), list[str]()
         try:
             for name, shard in files.items():
                 written.append(name)
@@ -61,9 +69,12 @@ def write_checkpoint(
                 written.append(INDEX)
                 index = make_index(files, parameters)
                 (directory / (INDEX + PART)).write_text(index, encoding="utf-8")
-            take_names(directory, written)
+            for name, text in (beside or {}).items():
+                texts.append(name)
+                (directory / (name + PART)).write_text(text, encoding="utf-8")
+            take_names(directory, [*written, *texts])
         finally:
-            for name in written:
+            for name in [*written, *texts]:
                 (directory / (name + PART)).unlink(missing_ok=True)
     except OSError as error:
         said, needed = error.strerror or error, sum(t.bytes for t in tensors)

@@ -76,17 +76,24 @@ def _load(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path} holds a {type(found).__name__}, not tensors by name; save a state_dict"
         )
-    odd = [
-        repr(name)
-        for name, x in found.items()
-        if not (isinstance(name, str) and isinstance(x, Tensor) and x.layout == torch.strided)
-    ]
+    odd = [repr(n)[:80] for n, x in found.items() if not (isinstance(n, str) and _is_plain(x))]
     if odd:
         raise CheckpointError(
             f"{path} holds more than tensors by name: {', '.join(odd[:5])}"
             f"{' …' if odd[5:] else ''}; save the model's state_dict alone"
         )
     return found
+
+
+def _is_plain(x: object) -> bool:
+    """A tensor that has its numbers, each at an address of its own."""
+    return (
+        isinstance(x, Tensor)
+        and x.layout == torch.strided
+        and x.device.type == "cpu"
+        and not (x.is_conj() or x.is_neg() or x.is_quantized)
+        and x.numel() * x.element_size() <= x.untyped_storage().nbytes()
+    )
 
 
 def _places(path: Path, tensors: dict[str, Tensor]) -> dict[int, int] | None:

@@ -1,6 +1,6 @@
 """Weights between a model and its files, through a weight map.
 
-    fates = load_weights(build(config, device="meta"), ops, open_tensors(path), device="cpu")
+    loaded = load_weights(build(config, device="meta"), ops, open_tensors(path), device="cpu")
     save_weights(model, ops, path)
 
 Tensors are read into memory of their own, not mapped: a map breaks (or changes the weights) when
@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ from allformer.checkpoint.files import TensorFiles
 from allformer.checkpoint.shards import Outgoing, write_checkpoint
 from allformer.checkpoint.stored import Stored, read_whole
 from allformer.errors import CheckpointError
-from allformer.families.weights import Derived, Part, Unused, Weight, WeightMap
+from allformer.families.weights import Derived, Part, Same, Unused, Weight, WeightMap
 
 READERS = 4
 SHARD = 50 * 10**9  # bytes, as transformers 5 splits
@@ -43,6 +44,19 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
+def own_map(model: nn.Module) -> WeightMap:
+    """Our own files have our own names."""
+    return [Same(name, name) for name in own_state(model)]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What became of each key of the files, and what nothing reads, for writing it back."""
+
+    fates: dict[str, str]
+    aside: dict[str, Tensor] = field(default_factory=dict)
+
+
 @torch.inference_mode(False)  # inside such a block too: parameters are no inference tensors
 @torch.no_grad()
 def load_weights(
@@ -52,7 +66,7 @@ def load_weights(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
-) -> dict[str, str]:
+) -> Loaded:
     """Give a model (built on "meta") its weights, all or nothing; returns each key's fate.
 
     The dtypes are the file's unless `dtype` is given. On an error the model is as it was. On
@@ -62,7 +76,7 @@ def load_weights(
     state = own_state(model)
     plan = account(state, ops, files, dtype)
     if device.type == "meta":
-        return plan.fates
+        return Loaded(plan.fates)
     for second, first in plan.ties:
         check_tied(second, first, files)
     for op, stored in plan.derived:
@@ -74,8 +88,7 @@ def load_weights(
     weights = [op for op in ops if isinstance(op, Weight)]
     _fill(plan, weights, loaded)
     put(model, {id(state[name]): loaded[name] for name in state})
-    model.aside = {name: read_whole(stored) for name, stored in plan.aside.items()}  # type: ignore[assignment]
-    return plan.fates
+    return Loaded(plan.fates, {name: read_whole(stored) for name, stored in plan.aside.items()})
 
 
 def _fill(plan: Plan, weights: list[Weight], loaded: dict[str, Tensor]) -> None:
@@ -147,7 +160,8 @@ def check_tied(second: Stored, first: Stored, files: TensorFiles) -> None:
 
 def check_derived(op: Derived, stored: Stored) -> None:
     """A stored constant must be what the config makes of it."""
-    wanted = op.make()
+    shape = stored.shape if op.shape is None else op.shape
+    wanted = op.make() if shape == stored.shape else torch.empty(shape, device="meta")
     found = read_whole(stored)
     if found.shape != wanted.shape:
         fault = f"has shape {list(found.shape)}, not {list(wanted.shape)}"
@@ -190,11 +204,14 @@ def save_weights(
     *,
     max_shard_bytes: int = SHARD,
     dtype: torch.dtype | None = None,
+    aside: Mapping[str, Tensor] | None = None,
+    beside: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write a model's weights as transformers lays them out; returns the files.
 
     The directory's older weights stay whole until the new ones are all there. Floating tensors are
-    converted to `dtype` if it is given.
+    converted to `dtype` if it is given. `aside` has tensors that nothing reads, by their names;
+    `beside` the texts of small files, such as config.json, which appear with the weights.
     """
     state = own_state(model)
     weights = [op for op in ops if isinstance(op, Weight)]
@@ -215,14 +232,13 @@ def save_weights(
         for op in weights
         for part in op.parts(state[op.ours].detach().contiguous())
     ]
-    aside: dict[str, Tensor] = getattr(model, "aside", {})
-    views = {x.name: x.view for x in out}
+    views, kept_aside = {x.name: x.view for x in out}, aside or {}
     for op in ops:
         if isinstance(op, Unused):
-            x = aside.get(op.theirs, torch.zeros_like(views[op.of], device="cpu"))
+            x = kept_aside.get(op.theirs, torch.zeros_like(views[op.of], device="cpu"))
             out.append(Outgoing(op.theirs, x, tuple(x.shape), kept(x, dtype)))
         elif isinstance(op, Derived) and op.write:
             x = op.make()
             out.append(Outgoing(op.theirs, x, tuple(x.shape), kept(x, usual)))
     count = sum(x.numel() for x in model.parameters())
-    return write_checkpoint(Path(directory), out, max_shard_bytes, count)
+    return write_checkpoint(Path(directory), out, max_shard_bytes, count, beside)

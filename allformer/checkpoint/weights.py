@@ -9,7 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from allformer.checkpoint.transfer import own_state
+from allformer.checkpoint.account import account
+from allformer.checkpoint.files import TensorFiles, in_memory, open_tensors
+from allformer.checkpoint.shards import PART, Outgoing, write_file
+from allformer.checkpoint.stored import read_whole
+from allformer.checkpoint.transfer import copy_in, own_map, own_state
 from allformer.errors import CheckpointError
 
 
@@ -20,55 +24,36 @@ def save_weights(model: nn.Module, path: Path) -> None:
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write named tensors to `path` through a temporary neighbour."""
-    from safetensors.torch import save_file
-
-    part = path.with_name(path.name + ".part")
-    save_file({name: x.contiguous().cpu() for name, x in tensors.items()}, part)
-    os.replace(part, path)
+    part = path.with_name(path.name + PART)
+    try:
+        write_file(part, [Outgoing(n, x, tuple(x.shape), x.dtype) for n, x in tensors.items()])
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read named tensors; a missing or damaged file is named."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if not path.is_file():
-        raise CheckpointError(f"{path} is not there; give the directory that training wrote")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error}); copy it again, or train again"
-        ) from None
+    return {name: read_whole(stored) for name, stored in open_tensors(path).items()}
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Fill a model from `save_weights`' file; keys left over on either side are an error."""
-    put_weights(model, read_tensors(path), str(path))
+    _put(model, open_tensors(path))
+
+
+def put_weights(model: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+    """Copy tensors into a model's parameters and buffers by name, all or nothing."""
+    _put(model, in_memory(tensors, where))
 
 
 @torch.no_grad()
-def put_weights(model: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """Copy tensors into a model's parameters and buffers by name, all or nothing."""
-    parameters = own_state(model)
-    missing = sorted(parameters.keys() - tensors.keys())
-    unexpected = sorted(tensors.keys() - parameters.keys())
-    wrong = [
-        f"{name} has {tuple(tensors[name].shape)}, the model {tuple(parameters[name].shape)}"
-        for name in parameters
-        if name in tensors and parameters[name].shape != tensors[name].shape
-    ]
-    if missing or unexpected or wrong:
-        said = [
-            f"{label}: {', '.join(names[:5])}{' …' if names[5:] else ''}"
-            for label, names in (("missing", missing), ("unexpected", unexpected), ("shape", wrong))
-            if names
-        ]
-        raise CheckpointError(
-            f"{where} does not fit the model ({'; '.join(said)}); use the config it was saved with"
-        )
-    for name, parameter in parameters.items():
-        parameter.copy_(tensors[name])
+def _put(model: nn.Module, files: TensorFiles) -> None:
+    """Into the tensors that the model has, in their dtypes: an optimiser may hold them."""
+    state = own_state(model)
+    plan = account(state, own_map(model), files)
+    for name, tensor in state.items():
+        copy_in(plan.sources[name][0], tensor)
 
 
 def average(paths: Sequence[Path]) -> dict[str, Tensor]:

@@ -31,8 +31,8 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate.")] = False,
 ) -> None:
     """Write a checkpoint in another layout, dtype or cut, and certify that it is the same model."""
-    from allformer.checkpoint.convert import CERTIFICATE
     from allformer.checkpoint.convert import convert as run_convert
+    from allformer.checkpoint.leftovers import CERTIFICATE
 
     certificate = run_convert(
         source,

@@ -49,10 +49,6 @@ class Model(nn.Module, Generic[C]):
         super().__init__()
         self.config: C = model
         self.provenance = Provenance()
-        self.origin: Any = None
-        self.fates: dict[str, str] = {}
-        self.generation: Any = None
-        self.aside: dict[str, Tensor] = {}
         # What a caller puts before the names of a stack's inputs: the first stack's go without.
         self.prefixes: dict[str, str] = {
             name: f"{name}_" if i else "" for i, name in enumerate(model.stacks)

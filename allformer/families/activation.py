@@ -40,7 +40,7 @@ def read_gated(fields: Fields) -> dict[str, Any]:
     act = fields.choice("feed_forward_proj", GATED)
     gated = fields.take("feed_forward_proj").startswith("gated-")
     act = fields.choice("dense_act_fn", READ, WRITE[act])
-    return {"act": act, "gated": fields.take("is_gated_act", gated)}
+    return {"act": act, "gated": fields.flag("is_gated_act", gated)}
 
 
 def write_gated(feed: Feed) -> dict[str, Any]:

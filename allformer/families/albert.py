@@ -17,6 +17,7 @@ from allformer.families.bert import USUAL as BERT
 from allformer.families.family import Family, architectures, expect
 from allformer.families.fields import Fields
 from allformer.families.heads import small_head, write_labels
+from allformer.families.kinds import IDS, LAYERS, NUMBER, WHOLE, check_kind
 from allformer.families.weights import WeightMap
 
 ARCHITECTURES = architectures(
@@ -68,8 +69,9 @@ def grouping(stack: Stack) -> tuple[int, int, int]:
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly:
     """config.json → the tree."""
-    fields.inert("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type")
-    fields.inert("num_memory_blocks", "eos_token_ids")
+    fields.inert(NUMBER, "classifier_dropout_prob", "down_scale_factor")
+    fields.inert(WHOLE, "gap_size", "net_structure_type", "num_memory_blocks")
+    fields.inert(IDS, "eos_token_ids")
     stack, kind = encoder.read_stack(fields), ARCHITECTURES[architecture]
     layers = len(stack.blocks)
     groups, inner = fields.take("num_hidden_groups"), fields.take("inner_group_num")
@@ -78,6 +80,7 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
             f"config.json has num_hidden_groups={groups} for num_hidden_layers={layers}; every "
             f"group must have a layer: try 1 … {layers}"
         )
+    check_kind("num_hidden_layers × inner_group_num", layers * inner, LAYERS)
     stack = replace(
         stack,
         source=replace(stack.tokens, width=fields.take("embedding_size")),

@@ -15,6 +15,7 @@ from allformer.families import encoder, encoder_map, layer_map
 from allformer.families.family import Family, architectures
 from allformer.families.fields import Fields
 from allformer.families.heads import small_head
+from allformer.families.kinds import TEXT, WHOLE
 from allformer.families.weights import WeightMap
 
 ARCHITECTURES = architectures(
@@ -43,8 +44,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly:
     """config.json → the tree."""
-    fields.inert("directionality", "pooler_fc_size", "pooler_num_attention_heads")
-    fields.inert("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type")
+    fields.inert(TEXT, "directionality", "pooler_type")
+    fields.inert(WHOLE, "pooler_fc_size", "pooler_num_attention_heads")
+    fields.inert(WHOLE, "pooler_num_fc_layers", "pooler_size_per_head")
     stack, kind = encoder.read_stack(fields), ARCHITECTURES[architecture]
     head: Head | None
     if kind == "words":

@@ -1,7 +1,7 @@
 """Between config.json and the config tree, for whichever family it is.
 
-model, origin = read_config(raw, keys)       # keys: the names in the weight files
-raw, origin = write_config(model)            # the family that can say it, checked
+model, provenance = read_config(raw, keys)   # keys: the names in the weight files
+raw, provenance = write_config(model)        # the family that can say it, checked
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from allformer import config
+from allformer.core.provenance import Provenance
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
-from allformer.families.family import Family, NotThisFamily, Origin, architecture_of
+from allformer.families.family import Family, NotThisFamily, architecture_of
 from allformer.families.fields import Fields
 from allformer.families.heads import write_labels
+from allformer.families.kinds import TEXT, TEXTS, check_kind
 from allformer.families.weights import Weight, WeightMap, names_of
 
 
 def find_family(raw: Mapping[str, Any]) -> Family:
     """The family that `model_type` names; older files name only their architecture."""
     kind = raw.get("model_type")
+    check_kind("model_type", kind, TEXT)
+    check_kind("architectures", raw.get("architectures"), TEXTS)
     if kind is None:
         named = (raw.get("architectures") or [None])[0]
         for family in FAMILIES.values():
@@ -40,7 +44,7 @@ def read_config(
     *,
     architecture: str | None = None,
     ignore: Iterable[str] = (),
-) -> tuple[config.Model, Origin]:
+) -> tuple[config.Model, Provenance]:
     """The tree that a config.json means, and what is needed to write it back."""
     family = find_family(raw)
     if architecture is not None:
@@ -53,29 +57,26 @@ def read_config(
         model = family.read(fields, name, keys)
     except ConfigError as error:
         raise CheckpointError(f"config.json does not fit a {family.name} model: {error}") from None
-    except (TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"config.json has a field of the wrong type for a {family.name} model ({error})"
-        ) from error
     extras = fields.close()
-    return model, Origin(family.name, name, extras)
+    return model, Provenance(family.name, name, extras)
 
 
 def write_config(
-    model: config.Model, origin: Origin | None = None, family: str | None = None
-) -> tuple[dict[str, Any], Origin]:
+    model: config.Model, provenance: Provenance | None = None, family: str | None = None
+) -> tuple[dict[str, Any], Provenance]:
     """The config.json of the family that can say this tree; reading it gives the tree again.
 
-    A family that is named is the only one tried; else that of the origin comes first.
+    A family that is named is the only one tried; else that of the provenance comes first.
     """
     if family is not None and family not in FAMILIES:
         raise CheckpointError(f"family={family!r} is not known; try {', '.join(sorted(FAMILIES))}")
-    first = [family] if family else [origin.family] if origin else []
-    names = first if family else dict.fromkeys([*first, *FAMILIES])
+    known = provenance or Provenance()
+    own = [known.family] if known.family else []
+    names = [family] if family else dict.fromkeys([*own, *FAMILIES])
     why: dict[str, str] = {}
     for name in names:
         try:
-            return _write_as(model, FAMILIES[name], origin)
+            return _write_as(model, FAMILIES[name], known)
         except NotThisFamily as error:
             why[name] = str(error)
     reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items())
@@ -86,9 +87,9 @@ def write_config(
 
 
 def _write_as(
-    model: config.Model, family: Family, origin: Origin | None
-) -> tuple[dict[str, Any], Origin]:
-    known = origin if origin is not None and origin.family == family.name else None
+    model: config.Model, family: Family, provenance: Provenance
+) -> tuple[dict[str, Any], Provenance]:
+    known = provenance if provenance.family == family.name else None
     kind = family.kind(model)
     fitting = [a for a, head in family.architectures.items() if head == kind]
     if known is not None and known.architecture in fitting:
@@ -108,7 +109,7 @@ def _write_as(
         raw = {**written, **kept, **fixed}
         again = family.same(read_config(raw, keys)[0])
         if again == wanted:
-            return raw, Origin(family.name, fitting[0], extras)
+            return raw, Provenance(family.name, fitting[0], extras)
     raise NotThisFamily(f"cannot say it: it would read {_difference(wanted, again)}")
 
 

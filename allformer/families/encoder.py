@@ -25,26 +25,27 @@ from allformer.config import (
 from allformer.families import activation
 from allformer.families.family import expect, fit, one
 from allformer.families.fields import Fields
+from allformer.families.kinds import FLAG, LAYERS, WORDS
 from allformer.families.tokens import read_tokens, write_tokens
 
 
 def read_stack(fields: Fields) -> Stack:
     """The layers that config.json means."""
     fields.must("position_embedding_type", "absolute")
-    fields.inert("language", "name")  # of the data, and of the model: Haystack's
+    fields.inert(FLAG, "is_causal")  # of its decoders
+    fields.inert(WORDS, "language", "name")  # of the data, and of the model: Haystack's
     norm = Norm("layer", float(fields.take("layer_norm_eps")))
     attention = Attention(
         fields.take("num_attention_heads"), dropout=fields.take("attention_probs_dropout_prob")
     )
     act = fields.choice("hidden_act", activation.READ)
     feed, dropout = Feed(fields.take("intermediate_size"), act), fields.take("hidden_dropout_prob")
+    block = Block(attention, feed, norm=norm, dropout=dropout)
     return Stack(
         fields.take("hidden_size"),
         read_tokens(fields, types=fields.take("type_vocab_size"), pad_fixed=True),
         Learned(fields.take("max_position_embeddings"), count="all"),
-        repeat(
-            Block(attention, feed, norm=norm, dropout=dropout), fields.take("num_hidden_layers")
-        ),
+        repeat(block, fields.take("num_hidden_layers", kind=LAYERS)),
         source_norm=norm,
         dropout=dropout,
     )

@@ -29,6 +29,7 @@ from allformer.families.fairseq import LENGTH, Style
 from allformer.families.family import as_told, expect, fit, one
 from allformer.families.fields import Fields
 from allformer.families.heads import SmallHead, small_head
+from allformer.families.kinds import FLAG, LAYERS, NUMBER, WHOLE
 from allformer.families.tokens import read_tokens, write_tokens
 
 
@@ -67,12 +68,17 @@ def _read_stack(style: Style, fields: Fields, side: str, vocab: int | None = Non
         fields.take("d_model", older="hidden_size"),
         read_tokens(fields, vocab, scale=fields.take("scale_embedding"), pad_fixed=True),
         style.position(fields.take("max_position_embeddings")),
-        repeat(block, fields.take(f"{side}_layers", older=None if causal else "num_hidden_layers")),
+        repeat(block, _layers(fields, side)),
         causal=causal,
         source_norm=Norm() if style.source_norm else None,
         final_norm=Norm() if style.final_norm else None,
         dropout=dropout,
     )
+
+
+def _layers(fields: Fields, side: str) -> int:
+    older = "num_hidden_layers" if side == "encoder" else None
+    return int(fields.take(f"{side}_layers", older=older, kind=LAYERS))
 
 
 def _refuse_others(style: Style, fields: Fields) -> None:
@@ -85,7 +91,10 @@ def _refuse_others(style: Style, fields: Fields) -> None:
     fields.must("add_final_layer_norm", style.final_norm)
     fields.must("static_position_embeddings", isinstance(style.position(1), Sinusoidal))
     fields.must("do_blenderbot_90_layernorm", False)
-    fields.inert("extra_pos_embeddings", "add_bias_logits", "classif_dropout")
+    fields.inert(WHOLE, "extra_pos_embeddings")
+    fields.inert(FLAG, "add_bias_logits")
+    fields.inert(NUMBER, "classif_dropout")
+    fields.causal()
 
 
 def _read_head(fields: Fields, kind: str, keys: Collection[str]) -> LMHead | SmallHead:

@@ -24,7 +24,9 @@ def weights(model: EncoderDecoder, architecture: str) -> WeightMap:
         name = f"{base}{side}.embed_positions.weight"
         if isinstance(stack.position, Sinusoidal):
             # transformers writes them with the bare model alone
-            ops.append(Derived(name, partial(sinusoids, stack.position, stack.dim), write=bare))
+            make = partial(sinusoids, stack.position, stack.dim)
+            shape = (stack.position.length or LENGTH, stack.dim)
+            ops.append(Derived(name, make, write=bare, shape=shape))
         elif stack.position is not None:
             ops.append(Same(f"{side}.source.position.weight", name))
         ops += _stack(stack, side, f"{base}{side}")

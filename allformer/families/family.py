@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from allformer import config
 from allformer.errors import CheckpointError
 from allformer.families.fields import Fields
+from allformer.families.kinds import TEXTS, check_kind
+from allformer.families.prompts import Prompts
 from allformer.families.weights import WeightMap
 
 Slot = TypeVar("Slot")
@@ -71,6 +73,7 @@ class Family:
     # not the copies that older files hold of a tied table.
     tables: tuple[str, ...] = ()
     fresh: Mapping[str, Any] = field(default_factory=dict)  # for models that had no config.json
+    prompts: Prompts = field(default_factory=Prompts)
 
     def make(self, raw: Mapping[str, Any]) -> config.Model:
         """A model by the fields of its config.json: `FAMILY.make({"hidden_size": 1024})`."""
@@ -80,18 +83,9 @@ class Family:
         return model
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a model comes from, for writing it back: family, class name, fields that change
-    nothing."""
-
-    family: str
-    architecture: str
-    extras: dict[str, Any] = field(default_factory=dict)
-
-
 def architecture_of(raw: Mapping[str, Any], family: Family) -> str:
     """The class that config.json names; the bare model where it names none."""
+    check_kind("architectures", raw.get("architectures"), TEXTS)
     named = (raw.get("architectures") or [next(iter(family.architectures))])[0]
     if named not in family.architectures:
         known = ", ".join(family.architectures)

@@ -1,6 +1,7 @@
 """A checkpoint's config.json, field by field: each is read, checked, or known to change nothing.
 
-A field that nobody asked for is refused by name: it might change the numbers.
+A field that nobody asked for is refused by name: it might change the numbers. Every field's type is
+checked, of those too that change nothing (`families.kinds`).
 """
 
 from __future__ import annotations
@@ -9,26 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from allformer.errors import CheckpointError
+from allformer.families.kinds import FLAG, INERT, LABELS, SIZE, Kind, check_kind, kind_of, short
 
-# What transformers writes for every model and what changes no number of the model itself:
-# bookkeeping, initialisation, and defaults of generation (`generate.options` reads those).
-INERT = frozenset(
-    """
-    architectures model_type transformers_version torch_dtype dtype _name_or_path _commit_hash
-    use_cache return_dict output_hidden_states output_attentions output_past torchscript
-    use_bfloat16 tf_legacy_loss tokenizer_class prefix finetuning_task task_specific_params
-    gradient_checkpointing chunk_size_feed_forward initializer_range initializer_factor init_std
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty
-    temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
-    encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
-    return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values
-    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens sep_token_id
-    bos_token_id eos_token_id pad_token_id decoder_start_token_id num_labels
-    _num_labels label2id id2label problem_type _attn_implementation_autoset attn_implementation
-    tie_word_embeddings classifier_dropout hidden_dropout
-    force_bos_token_to_be_generated gradient_checkpointing_kwargs static_position_embeddings
-    """.split()  # noqa: SIM905
-)
 # What must have a certain value, else the model is another one.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "pruned_heads": ({}, None),
@@ -58,42 +41,79 @@ class Fields:
         self.taken: set[str] = set()
         self.known: set[str] = set()  # looked at, and of no effect as they stand
         self.ignore = frozenset(ignore)
+        for name, each in INERT.items():
+            if name not in self.ignore:
+                check_kind(name, self.raw.get(name), each)
 
-    def take(self, name: str, default: Any = _MISSING, *, older: str | None = None) -> Any:
-        """The field's value, under this or an older name; null counts as absent."""
+    def take(
+        self,
+        name: str,
+        default: Any = _MISSING,
+        *,
+        older: str | None = None,
+        kind: Kind | None = None,
+    ) -> Any:
+        """The field's value, under this or an older name; null counts as absent.
+
+        It must be of the `kind`: unless given, that of the default or usual value, or else a size.
+        """
         names = (name,) if older is None else (name, older)
         self.taken.update(names)
+        default = self.usual.get(name, _MISSING) if default is _MISSING else default
+        if kind is None:
+            kind = SIZE if default is _MISSING else kind_of(default)
         for known in names:
             if self.raw.get(known) is not None:
+                check_kind(known, self.raw[known], kind)
                 return self.raw[known]
-        default = self.usual.get(name, _MISSING) if default is _MISSING else default
         if default is _MISSING:
             raise CheckpointError(
                 f"config.json lacks {name!r}, which a {self.kind} model needs; add it"
             )
         return default
 
+    def flag(self, name: str, default: bool) -> bool:
+        """A switch of which null is no: transformers sets what config.json says after its own."""
+        value = self.take(name, default, kind=FLAG)
+        return False if self.raw.get(name, default) is None else bool(value)
+
     def must(self, name: str, *allowed: Any) -> None:
         """Refuse any value but these (or none): the core cannot say what it means."""
         self.known.add(name)
         value = self.raw.get(name)
-        if value is not None and value not in allowed and name not in self.ignore:
+        if value is not None and not _among(value, allowed) and name not in self.ignore:
             raise CheckpointError(
-                f"config.json has {name}={value!r}, which is not supported and would change the "
-                f"numbers (supported: {', '.join(map(repr, allowed)) or 'absent'}); "
+                f"config.json has {name}={short(value)}, which is not supported and would "
+                f"change the numbers (supported: {', '.join(map(repr, allowed)) or 'absent'}); "
                 f"load(…, ignore=[{name!r}]) goes on without it"
             )
 
-    def inert(self, *names: str) -> None:
-        """Fields of this family that change nothing, whatever they say."""
+    def inert(self, kind: Kind, *names: str) -> None:
+        """Fields of this family that change nothing, whatever they say, but are of this kind."""
         self.known.update(names)
+        for name in names:
+            if name not in self.ignore:
+                check_kind(name, self.raw.get(name), kind)
+
+    def causal(self) -> None:
+        """A decoder looks back alone.
+
+        transformers 5 gives it a mask for both directions where `is_causal` is false, or null.
+        """
+        self.inert(FLAG, "is_causal")
+        if not self.raw.get("is_causal", True) and "is_causal" not in self.ignore:
+            raise CheckpointError(
+                f"config.json has is_causal={self.raw['is_causal']!r}, which is not supported: the "
+                f"decoder of a {self.kind} model looks back alone here; set it to true, or "
+                f"load(…, ignore=['is_causal']) goes on without it"
+            )
 
     def choice(self, name: str, known: Mapping[str, str], default: Any = _MISSING) -> str:
         """A name that the table translates: `fields.choice("hidden_act", ACT, "gelu")`."""
         value = self.take(name, default)
         if value not in known:
             raise CheckpointError(
-                f"config.json has {name}={value!r}, which is not known; try {', '.join(known)}"
+                f"config.json has {name}={short(value)}, which is not known; try {', '.join(known)}"
             )
         return known[value]
 
@@ -109,16 +129,17 @@ class Fields:
         names = self.raw.get("id2label")
         if not names:
             count = self.raw.get("num_labels") or self.usual.get("num_labels", 2)
+            check_kind("num_labels", count, LABELS)
             return tuple(f"LABEL_{i}" for i in range(count))
         try:
-            ordered = sorted((int(key), str(name)) for key, name in names.items())
+            ordered = sorted((int(key), _label(name)) for key, name in names.items())
         except (AttributeError, ValueError):
             raise CheckpointError(
-                f"config.json has id2label={names!r}; it must name the label of each number"
+                f"config.json has id2label={short(names)}; it must name the label of each number"
             ) from None
         if [key for key, _ in ordered] != list(range(len(ordered))):
             raise CheckpointError(
-                f"config.json has id2label with the numbers {[key for key, _ in ordered]}; "
+                f"config.json has id2label with the numbers {short([key for key, _ in ordered])}; "
                 f"they must run from 0 without gaps"
             )
         return tuple(name for _, name in ordered)
@@ -131,15 +152,16 @@ class Fields:
         left = {
             name: value
             for name, value in self.raw.items()
-            if name not in self.taken | self.known | INERT | self.ignore and not _off(value)
+            if name not in self.taken | self.known | INERT.keys() | self.ignore and not _off(value)
         }
         if left:
-            name, value = next(iter(left.items()))
+            names = [name[:80] for name in left][:20]
+            name, value = names[0], next(iter(left.values()))
             raise CheckpointError(
-                f"config.json has {name}={value!r}, which allformer does not know for a "
+                f"config.json has {name}={short(value)}, which allformer does not know for a "
                 f"{self.kind} model and which may change its numbers"
-                + (f" (and {', '.join(list(left)[1:])})" if len(left) > 1 else "")
-                + f"; load(…, ignore={list(left)}) goes on without"
+                + (f" (and {', '.join(names[1:])})" if len(left) > 1 else "")
+                + f"; load(…, ignore={names}) goes on without"
             )
         return {n: v for n, v in self.raw.items() if n not in self.taken | self.ignore}
 
@@ -147,3 +169,15 @@ class Fields:
 def _off(value: Any) -> bool:
     """Unknown and switched off: it asks for nothing."""
     return value is None or value is False or value == {} or value == []
+
+
+def _among(value: Any, allowed: Iterable[Any]) -> bool:
+    """0 is 0.0, but 1 is not True."""
+    flag = isinstance(value, bool)
+    return any(isinstance(each, bool) is flag and value == each for each in allowed)
+
+
+def _label(name: Any) -> str:
+    if not isinstance(name, str | int | float):
+        raise ValueError
+    return str(name)

@@ -15,6 +15,7 @@ from allformer.families import activation, layer_map
 from allformer.families.family import Family, architectures, fit, named, one
 from allformer.families.fields import Fields
 from allformer.families.heads import decoder_head, head_weights, write_decoder_head
+from allformer.families.kinds import FLAG, LAYERS, NUMBER, SIZE, TEXT
 from allformer.families.tokens import read_tokens, write_tokens
 from allformer.families.weights import Ignored, Same, WeightMap
 
@@ -35,18 +36,23 @@ PRESETS = {
     "gpt2-large": _sizes(1280, 36, 20),
     "gpt2-xl": _sizes(1600, 48, 25),
 }
+SUMMARY = {
+    "type": TEXT, "use_proj": FLAG, "activation": TEXT, "proj_to_labels": FLAG,
+    "first_dropout": NUMBER,
+}  # fmt: skip
 
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnly:
     """config.json → the tree."""
     dim = fields.take("n_embd", older="hidden_size")
     heads = fields.take("n_head", older="num_attention_heads")
-    layers = fields.take("n_layer", older="num_hidden_layers")
+    layers = fields.take("n_layer", older="num_hidden_layers", kind=LAYERS)
+    fields.causal()
     # computed in another order for half precision: the same numbers
     fields.take("reorder_and_upcast_attn", False)
-    for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout"):
-        fields.take(f"summary_{name}", None)  # of GPT2DoubleHeadsModel alone
-    fields.take("n_ctx", None)  # an older twin of n_positions
+    for name, kind in SUMMARY.items():
+        fields.take(f"summary_{name}", None, kind=kind)  # of GPT2DoubleHeadsModel alone
+    fields.take("n_ctx", None, kind=SIZE)  # an older twin of n_positions
     scale = None if fields.take("scale_attn_weights") else 1.0
     norm = Norm("layer", float(fields.take("layer_norm_epsilon")))
     block = Block(

@@ -7,6 +7,7 @@ from typing import Any
 from allformer.config import ClassHead, LMHead, SpanHead
 from allformer.families import layer_map
 from allformer.families.fields import Fields
+from allformer.families.kinds import NUMBER
 from allformer.families.weights import Alias, Op, Same
 
 SmallHead = ClassHead | SpanHead | None
@@ -33,9 +34,9 @@ def small_head(
     """A head for classes of texts (read `at` a place, through a layer `dense`) or of tokens, or for
     answers; the field `drop` has its dropout."""
     if kind == "token":
-        return class_head(fields, "token", dropout=fields.take(drop, usual))
+        return class_head(fields, "token", dropout=fields.take(drop, usual, kind=NUMBER))
     if kind == "class":
-        return class_head(fields, at, dense=dense, dropout=fields.take(drop, usual))
+        return class_head(fields, at, dense=dense, dropout=fields.take(drop, usual, kind=NUMBER))
     return SpanHead() if kind == "span" else None
 
 

@@ -15,6 +15,7 @@ from allformer.families import activation, layer_map, rope
 from allformer.families.family import Family, architectures, expect, fit, head_kind, named, one
 from allformer.families.fields import Fields
 from allformer.families.heads import decoder_head, head_weights, write_decoder_head
+from allformer.families.kinds import LAYERS, SIZE
 from allformer.families.tokens import read_tokens, write_tokens
 from allformer.families.weights import Derived, Op, Same, WeightMap
 
@@ -59,7 +60,8 @@ PRESETS = {
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnly:
     """config.json → the tree."""
     dim, heads = fields.take("hidden_size"), fields.take("num_attention_heads")
-    head_dim = fields.take("head_dim", None)
+    head_dim = fields.take("head_dim", None, kind=SIZE)
+    fields.causal()
     fields.must("pretraining_tp", 1)  # slices of the same product: another order of rounding
     norm = Norm("rms", float(fields.take("rms_norm_eps")))
     attention = Attention(
@@ -80,7 +82,7 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnl
         dim,
         read_tokens(fields, pad_fixed=True),
         None,
-        repeat(block, fields.take("num_hidden_layers")),
+        repeat(block, fields.take("num_hidden_layers", kind=LAYERS)),
         causal=True,
         final_norm=norm,
         relative=rope.read(fields),

@@ -16,6 +16,7 @@ from allformer.families.fairseq_config import read_fairseq, same, write_fairseq
 from allformer.families.fairseq_map import weights
 from allformer.families.family import Family, architectures, expect
 from allformer.families.fields import Fields
+from allformer.families.kinds import SIZE
 
 ARCHITECTURES = architectures("Marian", "MTModel", "Model")
 STYLE = Style("Marian", "post", lambda n: Sinusoidal(layout="halves", count="all", length=n))
@@ -35,7 +36,7 @@ PRESETS = {"marian-base": sizes(512, 6, 8, 2048) | _BASE}
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderDecoder:
     """config.json → the tree."""
     share, kind = fields.take("share_encoder_decoder_embeddings"), ARCHITECTURES[architecture]
-    target = fields.take("decoder_vocab_size", None)
+    target = fields.take("decoder_vocab_size", None, kind=SIZE)
     return read_fairseq(STYLE, fields, kind, keys, share=share, target=None if share else target)
 
 

@@ -11,43 +11,56 @@ from typing import Any
 from allformer.config import LinearScaling, Llama3Scaling, Rotary
 from allformer.errors import CheckpointError
 from allformer.families.fields import Fields
+from allformer.families.kinds import NUMBER, SIZE, Kind, check_kind, short
 
 
 def read(fields: Fields) -> Rotary:
     """The slot that the fields mean; kinds that the core does not know are refused."""
-    theta, length = (
-        fields.take("rope_theta", 10_000.0),
-        fields.take("max_position_embeddings", 2048),
-    )
-    rope = dict(fields.take("rope_parameters", fields.take("rope_scaling", {})))
+    theta = fields.take("rope_theta", 10_000.0)
+    length = fields.take("max_position_embeddings", 2048)
+    older, newer = (fields.take(name, {}) for name in ("rope_scaling", "rope_parameters"))
+    rope = dict(older or newer)  # as transformers: the older one, where it says anything
     kind = rope.pop("rope_type", rope.pop("type", "default"))
     rope.pop("type", None)
-    theta = float(rope.pop("rope_theta", theta))
-    if rope.pop("partial_rotary_factor", 1.0) != 1.0:
+    theta = float(_number(rope, "rope_theta", theta))
+    if _number(rope, "partial_rotary_factor", 1.0) != 1.0:
         kind = "partial"
     scaling: LinearScaling | Llama3Scaling | None = None
     if kind == "linear":
-        scaling = LinearScaling(float(rope.pop("factor")))
+        scaling = LinearScaling(_number(rope, "factor"))
     elif kind == "llama3":
-        scaling = Llama3Scaling(
-            float(rope.pop("factor")),
-            float(rope.pop("low_freq_factor")),
-            float(rope.pop("high_freq_factor")),
-            rope.pop("original_max_position_embeddings", length),
-        )
+        low, high = (_number(rope, f"{end}_freq_factor") for end in ("low", "high"))
+        known = int(_number(rope, _LENGTH, length, SIZE))
+        scaling = Llama3Scaling(_number(rope, "factor"), low, high, known)
     elif kind != "default":
         raise CheckpointError(
-            f"config.json asks for rotary positions of kind {kind!r}, which is not supported; "
+            f"config.json asks for rotary positions of kind {short(kind)}, which is not supported; "
             f"supported are default, linear and llama3"
         )
-    rope.pop("original_max_position_embeddings", None)
+    rope.pop(_LENGTH, None)
     if rope:
         name, value = next(iter(rope.items()))
         raise CheckpointError(
-            f"config.json has {name}={value!r} in its rotary parameters of kind {kind!r}, which "
-            f"is not known there; remove it if it means nothing"
+            f"config.json has {name}={short(value)} in its rotary parameters of kind {kind!r}, "
+            f"which is not known there; remove it if it means nothing"
         )
     return Rotary(theta, scaling, length)
+
+
+_LENGTH = "original_max_position_embeddings"
+
+
+def _number(
+    rope: dict[str, Any], name: str, default: float | None = None, kind: Kind = NUMBER
+) -> float:
+    """Take a number out of the rotary parameters; null counts as absent."""
+    value = rope.pop(name, None)
+    check_kind(f"rope_parameters.{name}", value, kind)
+    if value is None and default is None:
+        raise CheckpointError(f"config.json lacks {name!r} in its rotary parameters; add it")
+    found = default if value is None else value
+    assert found is not None
+    return float(found)
 
 
 def write(rotary: Rotary) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from allformer.families.family import Family, architectures, named
 from allformer.families.layer_map import TABLES
+from allformer.families.prompts import Prompts
 from allformer.families.t5_config import Style, kind_of, read_t5, same, write_t5
 from allformer.families.t5_map import weights
 
@@ -42,15 +43,24 @@ PRESETS = {
 }
 
 
+# What the first T5 was taught (Raffel et al., 2020, appendix D); v1.1 and mT5 were taught no task.
+PROMPTS = Prompts(
+    summarise="summarize: ",
+    translate="translate {source} to {target}: ",
+    languages={"en": "English", "de": "German", "fr": "French", "ro": "Romanian"},
+)
+
+
 def family(
-    style: Style, usual: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]
-) -> Family:
+    style: Style, usual: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]],
+    prompts: Prompts | None = None,
+) -> Family:  # fmt: skip
     """T5 or a family of its shape."""
     return Family(
         style.name.lower(), architectures(style.name, *CLASSES), usual, presets,
         partial(read_t5, style), partial(write_t5, style), weights, prefix="transformer.",
-        same=same, kind=kind_of, tables=TABLES,
+        same=same, kind=kind_of, tables=TABLES, prompts=prompts or Prompts(),
     )  # fmt: skip
 
 
-FAMILY = family(Style("T5"), USUAL, PRESETS)
+FAMILY = family(Style("T5"), USUAL, PRESETS, PROMPTS)

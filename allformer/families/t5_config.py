@@ -28,6 +28,7 @@ from allformer.families import activation, layer_map
 from allformer.families.family import ENDINGS, as_told, expect, fit, head_kind, one
 from allformer.families.fields import Fields
 from allformer.families.heads import SmallHead, small_head
+from allformer.families.kinds import FLAG, LAYERS, WHOLE
 from allformer.families.tokens import read_tokens, write_tokens
 
 Model = EncoderDecoder | EncoderOnly
@@ -47,11 +48,14 @@ def read_t5(style: Style, fields: Fields, architecture: str, keys: Collection[st
     encoder = _read_encoder(fields)
     head = _read_head(style, fields, kind, keys, encoder.dim)
     if kind in ("encoder", "token"):
-        fields.take("is_encoder_decoder", None)
-        fields.inert("num_decoder_layers")
+        fields.take("is_encoder_decoder", None, kind=FLAG)
+        fields.inert(WHOLE, "num_decoder_layers")
+        fields.inert(FLAG, "is_causal")
         return EncoderOnly(encoder, head)
     fields.must("is_encoder_decoder", True)
-    block, layers = encoder.blocks[0], fields.take("num_decoder_layers", len(encoder.blocks))
+    fields.causal()
+    block = encoder.blocks[0]
+    layers = fields.take("num_decoder_layers", len(encoder.blocks), kind=LAYERS)
     blocks = repeat(replace(block, cross=block.attention), layers)
     start = fields.token("decoder_start_token_id", encoder.source.vocab)
     decoder = replace(encoder, blocks=blocks, causal=True)
@@ -59,7 +63,7 @@ def read_t5(style: Style, fields: Fields, architecture: str, keys: Collection[st
 
 
 def _read_encoder(fields: Fields) -> Stack:
-    fields.inert("n_positions")  # nothing here has a length
+    fields.inert(WHOLE, "n_positions")  # nothing here has a length
     dim = fields.take("d_model", older="hidden_size")
     heads = fields.take("num_heads", older="num_attention_heads")
     head_dim = fields.take("d_kv", older="head_dim")
@@ -73,7 +77,7 @@ def _read_encoder(fields: Fields) -> Stack:
         dim,
         read_tokens(fields),
         None,
-        repeat(block, fields.take("num_layers", older="num_hidden_layers")),
+        repeat(block, fields.take("num_layers", older="num_hidden_layers", kind=LAYERS)),
         final_norm=norm,
         relative=BucketBias(
             fields.take("relative_attention_num_buckets"),
@@ -88,10 +92,10 @@ def _read_head(
     style: Style, fields: Fields, kind: str, keys: Collection[str], dim: int
 ) -> LMHead | SmallHead:
     if kind != "words":
-        fields.inert("scale_decoder_outputs")
+        fields.inert(FLAG, "scale_decoder_outputs")
         return small_head(fields, kind, "eos", dense="tanh")
     flag = fields.take("tie_word_embeddings")
-    scaled = fields.take("scale_decoder_outputs", flag) and style.scales
+    scaled = fields.flag("scale_decoder_outputs", flag) and style.scales
     tables = [layer_map.has(keys, name) for name in layer_map.TABLES]
     own = tables[3] and any(tables[:3])
     return LMHead(not own if keys else flag, scale=dim**-0.5 if scaled else None)

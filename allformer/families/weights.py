@@ -142,6 +142,7 @@ class Derived:
     make: Callable[[], Tensor]
     write: bool = False
     tolerance: float | None = None
+    shape: tuple[int, ...] | None = None  # where it may be large: checked before it is made
 
 
 @dataclass(frozen=True)

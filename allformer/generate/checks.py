@@ -14,7 +14,7 @@ def _number(value: Any) -> bool:
 
 
 def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _ids(value: Any) -> bool:
@@ -48,12 +48,12 @@ _RULES = (
     _Rule(
         lambda v: _whole(v) and 1 <= v <= 1_000_000,
         "must be a whole number of at least 1, and at most a million", "try 1 or more",
-        "max_new_tokens", "max_length",
+        "max_new_tokens", "max_length", "num_return_sequences",
     ),
     _Rule(
         lambda v: _whole(v) and 1 <= v <= 1_000,
         "must be a whole number of at least 1, and at most a thousand", "try 1 or more",
-        "num_beams", "num_return_sequences",
+        "num_beams",
     ),
     _Rule(
         lambda v: _whole(v) and v >= 0, "must be a whole number of at least 0", "0 turns it off",

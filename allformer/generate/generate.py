@@ -51,8 +51,8 @@ def generate(
     With `return_dict_in_generate=True` a `Generated`.
 
     `options` are the fields of `GenerationConfig`; they win over `generation`, which wins over the
-    model's own (`model.generation`, if it has one). A decoder's prompts are padded on the left.
-    `stop_strings` needs `tokenizer`. `dtype` is what is computed in.
+    model's own (`model.provenance.generation`, if there is one). A decoder's prompts are padded on
+    the left. `stop_strings` needs `tokenizer`. `dtype` is what is computed in.
     """
     stepper = stepper_for(model, dtype)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
@@ -93,8 +93,9 @@ def own_options(model: EncoderDecoderModel | DecoderOnlyModel) -> list[Generatio
     A generation_config.json stands alone, as in transformers: what it leaves out is not looked for
     in config.json.
     """
-    if model.generation is not None and not isinstance(model.generation, GenerationConfig):
-        return [GenerationConfig.from_dict(model.generation)]
+    told = model.provenance.generation
+    if told is not None and not isinstance(told, GenerationConfig):
+        return [GenerationConfig.from_dict(told)]
     tokens = model.config.decoder.source
     said = {
         "pad_token_id": tokens.pad_id,
@@ -103,9 +104,8 @@ def own_options(model: EncoderDecoderModel | DecoderOnlyModel) -> list[Generatio
     }
     if isinstance(model, EncoderDecoderModel):
         said["decoder_start_token_id"] = model.config.start
-    extras = {} if model.origin is None else model.origin.extras
-    own = GenerationConfig.from_model_config({**said, **extras})
-    return [own] if model.generation is None else [own, model.generation]
+    own = GenerationConfig.from_model_config({**said, **model.provenance.extras})
+    return [own] if told is None else [own, told]
 
 
 def _request(

@@ -17,7 +17,7 @@ from allformer.errors import ConfigError, DataError
 from allformer.tasks.batching import encode, feed
 from allformer.tasks.pipeline import Pipeline, Source, as_pipeline
 from allformer.tasks.pooling import Normalise, Pooling, Step
-from allformer.tasks.sentence import Sentence
+from allformer.tasks.sentence import Sentence, refuse_other_vectors
 
 
 def embed(
@@ -46,6 +46,8 @@ def embed(
     pipeline = as_pipeline(pipeline, head=False)
     one = isinstance(texts, str)
     many = [texts] if isinstance(texts, str) else list(texts)
+    if pipeline.sentence is None and pooling is None:
+        refuse_other_vectors(pipeline.directory)
     sentence = pipeline.sentence or Sentence(pipeline.directory, (Pooling(),))
     steps = _steps(sentence.steps, pooling, normalise)
     before = _prompt(sentence, prompt, prompt_name)

@@ -15,7 +15,6 @@ from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.writing import settings
 from allformer.text.vocabulary import LANGUAGES_50
 
-NAMES = {"en": "English", "de": "German", "fr": "French", "ro": "Romanian"}  # those of T5
 _PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
 
 
@@ -35,14 +34,14 @@ def way(pipeline: Pipeline, source: str | None, target: str | None) -> Way:
     tasks = pipeline.raw.get("task_specific_params") or {}
     pairs = {m.groups(): said for name, said in tasks.items() if (m := _PAIR.fullmatch(name))}
     if pairs:
-        return _prefixes(pipeline, pairs, _code(source), _code(target))
+        return _prefixes(pipeline, pairs, source, target)
     if target is not None and pipeline.tokenizer.token_to_id(f">>{target}<<") is not None:
         return Way(pipeline, f">>{target}<< ")
     if source is None and target is None:
         return Way(pipeline)
-    family = None if pipeline.model.origin is None else pipeline.model.origin.family
-    if family == "t5" and source is not None and target is not None:
-        return Way(pipeline, f"translate {_name(source)} to {_name(target)}: ")
+    prompts = pipeline.prompts
+    if prompts.translate and source is not None and target is not None:
+        return Way(pipeline, prompts.way(source, target))
     raise ConfigError(
         f"source={source!r}, target={target!r}: {pipeline.directory} is told no language; leave "
         f"both out if it translates one way, or give the words it was trained with as prefix="
@@ -68,8 +67,9 @@ def _codes(pipeline: Pipeline, source: str | None, target: str | None) -> Way:
 
 
 def _token(pipeline: Pipeline, language: str) -> str:
-    """`de` → `de_DE`, where the vocabulary has it."""
-    known = (code for code in LANGUAGES_50 if code.split("_")[0] == _code(language))
+    """`de` or `German` → `de_DE`, where the vocabulary has it."""
+    short = pipeline.prompts.code(language)
+    known = (code for code in LANGUAGES_50 if code.split("_")[0] == short)
     found = (code for code in known if pipeline.tokenizer.token_to_id(code) is not None)
     return language if "_" in language else next(found, language)
 
@@ -77,6 +77,8 @@ def _token(pipeline: Pipeline, language: str) -> str:
 def _prefixes(
     pipeline: Pipeline, pairs: dict[Any, dict[str, Any]], source: str | None, target: str | None
 ) -> Way:
+    code = pipeline.prompts.code
+    source, target = source and code(source), target and code(target)
     fits = [said for (a, b), said in pairs.items() if source in (None, a) and target in (None, b)]
     if len(fits) != 1:
         known = ", ".join(f"{a} to {b}" for a, b in pairs)
@@ -85,18 +87,3 @@ def _prefixes(
         )
     options = dict(fits[0])
     return Way(pipeline, options.pop("prefix", "") or "", options)
-
-
-def _code(language: str | None) -> str | None:
-    codes = {name: code for code, name in NAMES.items()}
-    return None if language is None else codes.get(language.capitalize(), language)
-
-
-def _name(language: str) -> str:
-    code = _code(language) or ""
-    if code not in NAMES:
-        raise ConfigError(
-            f"language {language!r} is none that T5 was trained for ({', '.join(NAMES)}); give the "
-            f"words that this checkpoint was trained with as prefix="
-        )
-    return NAMES[code]

@@ -19,7 +19,9 @@ from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.load import load, read_json
 from allformer.core.model import AnyModel
 from allformer.core.precision import pick_device
+from allformer.families import FAMILIES
 from allformer.families.config_json import find_family
+from allformer.families.prompts import Prompts
 from allformer.tasks.sentence import Sentence, read_sentence
 from allformer.text.load import load_tokenizer
 from allformer.text.tokenizer import Tokenizer
@@ -40,10 +42,16 @@ class Pipeline:
     @property
     def architecture(self) -> str:
         """`BertForMaskedLM`; of a config tree of our own, `EncoderOnly with LMHead`."""
-        if self.model.origin is not None:
-            return str(self.model.origin.architecture)
+        if self.model.provenance.architecture:
+            return self.model.provenance.architecture
         head, shape = self.model.config.head, type(self.model.config).__name__
         return shape if head is None else f"{shape} with {type(head).__name__}"
+
+    @property
+    def prompts(self) -> Prompts:
+        """The words that its family was taught to read before a text."""
+        family = FAMILIES.get(self.model.provenance.family)
+        return Prompts() if family is None else family.prompts
 
     @property
     def stack(self) -> config.Stack:

@@ -10,20 +10,22 @@ Read as sentence-transformers reads it; a step that is not known is refused by n
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PureWindowsPath
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from allformer.checkpoint.files import open_tensors
+from allformer.checkpoint.files import LONGEST_NAME, open_tensors
 from allformer.checkpoint.load import read_json
 from allformer.checkpoint.stored import read_whole
 from allformer.errors import CheckpointError
+from allformer.families.kinds import short
+from allformer.json_file import read_json as read_json_file
 from allformer.tasks.pooling import Dense, LayerNorm, Normalise, Pooling, Step
 
+S = TypeVar("S")
 # The older form: a switch for each, in the order in which several are put side by side.
 SWITCHES = {
     "pooling_mode_cls_token": "cls",
@@ -38,6 +40,7 @@ TRANSFORMER_FILES = [
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
+KNOWN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
 ACTS = {
     "Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid",
     "SiLU": "silu", "Mish": "mish", "ReLU6": "relu6",
@@ -62,36 +65,95 @@ def read_sentence(root: Path) -> Sentence | None:
     if not (root / "modules.json").is_file():
         return None
     modules = _modules(root)
-    if not any(kind == "Pooling" for kind, _ in modules):
-        return None  # of a cross-encoder or a sparse one: an ordinary checkpoint for us
-    (first, folder), *rest = modules
+    if _is_other(modules):
+        return None
+    if not any(module.kind == "Pooling" for module in modules):
+        for module in modules:
+            if module.kind not in KNOWN:
+                raise _refuse(root, module.folder, module.kind)
+        raise CheckpointError(
+            f"{root / 'modules.json'} has no Pooling among its steps, so that nothing makes one "
+            f"vector of a text; download it again"
+        )
+    (first, folder, _), *rest = modules
     if first != "Transformer":
         raise _refuse(root, folder, first)
-    steps = tuple(step for kind, path in rest if (step := _step(root, kind, path)) is not None)
+    steps = tuple(s for m in rest if (s := _step(root, m.kind, m.folder)) is not None)
     settings = _first_json(folder)
     _check_transformer(folder, settings)
     top = _json(root / "config_sentence_transformers.json")
+    prompts = _said(root, top, "prompts", dict)
     return Sentence(
         folder,
         steps,
-        settings.get("max_seq_length"),
+        _said(folder, settings, "max_seq_length", int),
         bool(settings.get("do_lower_case")),
-        {name: text for name, text in (top.get("prompts") or {}).items() if text},
-        top.get("default_prompt_name"),
-        top.get("similarity_fn_name") or "cosine",
+        {name: str(text) for name, text in (prompts or {}).items() if text},
+        _said(root, top, "default_prompt_name", str),
+        _said(root, top, "similarity_fn_name", str) or "cosine",
     )
 
 
-def _modules(root: Path) -> list[tuple[str, Path]]:
-    """(class, folder) of each step."""
+def refuse_other_vectors(root: Path) -> None:
+    """Vectors of a layout that is read as an ordinary checkpoint: they are made in another way."""
+    modules = _modules(root) if (root / "modules.json").is_file() else []
+    if rest := [module for module in modules if module.kind not in ("Transformer", "Dropout")]:
+        raise _refuse(root, rest[0].folder, rest[0].kind)
+
+
+class Module(NamedTuple):
+    """A step: its class, its folder, and where the class comes from."""
+
+    kind: str
+    folder: Path
+    room: str
+
+
+def _modules(root: Path) -> list[Module]:
+    """The steps, in order."""
     file = root / "modules.json"
+    entries, found = read_json_file(file, CheckpointError), []
     try:
-        entries = sorted(json.loads(file.read_text(encoding="utf-8")), key=lambda m: m["idx"])
-        return [(str(m["type"]).rsplit(".", 1)[-1], root / m["path"]) for m in entries]
+        for entry in sorted(entries, key=lambda m: m["idx"]):
+            room, _, kind = str(entry["type"]).rpartition(".")
+            found.append(Module(kind, _inside(root, str(entry["path"])), room))
+        if not found:
+            raise ValueError("it is empty")
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(
             f"{file} is no list of modules ({type(error).__name__}: {error}); download it again"
         ) from None
+    return found
+
+
+def _inside(root: Path, path: str) -> Path:
+    """A folder of the directory: what a file from elsewhere names never leads out of it."""
+    parts = PureWindowsPath(path)  # splits at both slashes, and knows drives
+    leads_out = (
+        parts.is_absolute() or parts.drive or parts.root or ".." in parts.parts or "\0" in path
+    )
+    if leads_out or any(len(part.encode()) > LONGEST_NAME for part in parts.parts):
+        raise CheckpointError(
+            f"{root / 'modules.json'} names the folder {short(path)}, which is not inside the "
+            f"directory; a step must lie in a folder of its own there"
+        )
+    return root.joinpath(*parts.parts)
+
+
+def _is_other(modules: list[Module]) -> bool:
+    """Of a cross-encoder or a sparse one: an ordinary checkpoint for us."""
+    elsewhere = any("cross_encoder" in m.room or "sparse_encoder" in m.room for m in modules)
+    return elsewhere or [m.kind for m in modules] == ["Transformer"]
+
+
+def _said(where: Path, settings: dict[str, Any], name: str, kind: type[S]) -> S | None:
+    """A setting, if it is of its type."""
+    value = settings.get(name)
+    if value is None or (isinstance(value, kind) and not isinstance(value, bool)):
+        return value
+    raise CheckpointError(
+        f"{where} has {name}={short(value)} in its settings, which must be a {kind.__name__}"
+    )
 
 
 def _step(root: Path, kind: str, path: Path) -> Step | None:
@@ -114,7 +176,7 @@ def _pooling(path: Path, settings: dict[str, Any]) -> Pooling:
     modes = settings.get("pooling_mode")
     if modes is None:
         modes = [mode for switch, mode in SWITCHES.items() if settings.get(switch)] or ["mean"]
-    modes = (modes,) if isinstance(modes, str) else tuple(modes)
+    modes = modes if isinstance(modes, list) else [modes]
     unknown = [mode for mode in modes if mode not in SWITCHES.values()]
     unknown += [key for key in settings if key.startswith("pooling_mode_") and key not in SWITCHES]
     if unknown:
@@ -122,7 +184,7 @@ def _pooling(path: Path, settings: dict[str, Any]) -> Pooling:
             f"{path / 'config.json'} pools by {unknown[0]!r}, which is not known; known are "
             f"{', '.join(SWITCHES.values())}"
         )
-    return Pooling(modes, bool(settings.get("include_prompt", True)))
+    return Pooling(tuple(modes), bool(settings.get("include_prompt", True)))
 
 
 def _dense(path: Path, settings: dict[str, Any]) -> Dense:
@@ -159,7 +221,7 @@ def _check_names(path: Path, settings: dict[str, Any]) -> None:
 
 def _check_transformer(folder: Path, settings: dict[str, Any]) -> None:
     """Newer versions can say which task, inputs and outputs the model has."""
-    text = (settings.get("modality_config") or {}).get("text")
+    text = (_said(folder, settings, "modality_config", dict) or {}).get("text")
     wanted = {
         "transformer_task": (None, "feature-extraction"),
         "module_output_name": (None, "token_embeddings"),
@@ -187,8 +249,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _refuse(root: Path, path: Path, kind: str) -> CheckpointError:
-    known = "Transformer, Pooling, Dense, LayerNorm, Normalize and Dropout"
     return CheckpointError(
-        f"{root / 'modules.json'} has the step {path.name or 'at its root'} ({kind}), which is not "
-        f"supported; supported are {known}"
+        f"{root / 'modules.json'} has the step {path.name or 'at its root'} ({short(kind)}), which "
+        f"is not supported; supported are {', '.join(KNOWN)}"
     )

@@ -137,8 +137,7 @@ def summarise(
     check_texts(texts)
     need(pipeline, "summarise")
     said = dict((pipeline.raw.get("task_specific_params") or {}).get("summarization") or {})
-    t5 = pipeline.model.origin is not None and pipeline.model.origin.family == "t5"
-    before = said.pop("prefix", "summarize: " if t5 else "") or ""
+    before = said.pop("prefix", pipeline.prompts.summarise) or ""
     before = before if prefix is None else prefix
     return _answers(pipeline, texts, before, said, options, truncate, seed, lambda _: SUMMARY)
 

@@ -62,8 +62,8 @@ def _other(pipeline: Pipeline, kind: str, verb: str) -> str:
     """What could: a class of its family, unless no model of this shape can."""
     if verb not in _table(pipeline.model.config).get(kind, ()):
         return f"give another checkpoint to {verb}"
-    origin = pipeline.model.origin
-    known = FAMILIES[origin.family].architectures if origin is not None else {}
+    family = FAMILIES.get(pipeline.model.provenance.family)
+    known = {} if family is None else family.architectures
     fits = next((name for name, head in known.items() if head == kind), None)
     if fits is None or fits == pipeline.architecture:
         return f"give a checkpoint that was trained to {verb}"

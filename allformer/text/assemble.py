@@ -117,13 +117,16 @@ def finish(
     side = options.get("padding_side", family.padding_side if family else padding_side)
     if side not in ("left", "right"):
         raise ConfigError(f"tokenizer_config.json: padding_side={side!r} must be left or right")
+    cut = options.get("truncation_side", "right")
+    if cut not in ("left", "right"):
+        raise ConfigError(f"tokenizer_config.json: truncation_side={cut!r} must be left or right")
     return Tokenizer(
         inner,
         Settings(
             names={key: str(token) for key, token in names.items() if token is not None},
-            model_max_length=None if limit is None or limit > _ENDLESS else int(limit),
+            model_max_length=int(limit) if limit is not None and 0 < limit <= _ENDLESS else None,
             padding_side=side,
-            truncation_side=options.get("truncation_side", "right"),
+            truncation_side=cut,
             token_types=(
                 "token_type_ids" in inputs if inputs else bool(family and family.token_types)
             ),

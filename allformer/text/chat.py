@@ -1,7 +1,8 @@
 """Chat templates: a conversation to the one text that a chat model was trained on.
 
 A template is a jinja2 program that came with the checkpoint, so it is not trusted: it runs in
-jinja2's immutable sandbox and sees plain data only. Same text as transformers gives.
+jinja2's immutable sandbox, within bounds of time and memory (`text.sandbox`), and sees plain data
+only. Same text as transformers gives.
 """
 
 from __future__ import annotations
@@ -55,16 +56,20 @@ def apply_template(
     chat = [_with_thought(_plain(message)) for message in messages]
     if continue_final_message:
         _mark_end(chat[-1])
+    from allformer.text.sandbox import bounded
+
     try:
-        text = template.render(
-            messages=chat,
-            tools=_plain(tools),
-            documents=_plain(documents),
-            add_generation_prompt=add_generation_prompt,
-            **_plain(variables),
-        )
+        with bounded():
+            text = template.render(
+                messages=chat,
+                tools=_plain(tools),
+                documents=_plain(documents),
+                add_generation_prompt=add_generation_prompt,
+                **_plain(variables),
+            )
     except Exception as error:  # whatever the template's own program does wrong
-        raise ConfigError(f"the chat template refuses this conversation: {error}") from error
+        said = str(error)[:500]
+        raise ConfigError(f"the chat template refuses this conversation: {said}") from error
     return _open_end(text) if continue_final_message else text
 
 
@@ -142,7 +147,8 @@ def _compile(template: str) -> Any:
     try:
         import jinja2
         from jinja2.ext import Extension, loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        from allformer.text.sandbox import Room, measured
     except ImportError:
         raise ConfigError("chat templates need jinja2: pip install 'jinja2>=3.1.6'") from None
     if tuple(int(part) for part in jinja2.__version__.split(".")[:3]) < (3, 1, 6):
@@ -182,10 +188,8 @@ def _compile(template: str) -> Any:
     def raise_exception(message: str) -> None:
         raise jinja2.exceptions.TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
+    environment = Room(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    environment.filters["tojson"] = measured("tojson", _to_json)
     environment.globals |= {
         "raise_exception": raise_exception,
         "strftime_now": lambda form: datetime.now().strftime(form),
@@ -194,7 +198,7 @@ def _compile(template: str) -> Any:
     }
     try:
         return environment.from_string(template)
-    except jinja2.exceptions.TemplateError as error:
+    except (jinja2.exceptions.TemplateError, SyntaxError, RecursionError, MemoryError) as error:
         raise ConfigError(f"the chat template cannot be read: {error}") from error
 
 

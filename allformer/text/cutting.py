@@ -8,15 +8,26 @@ from typing import Any
 
 import tokenizers
 
-from allformer.errors import ConfigError, LengthError
+from allformer.errors import ConfigError, DataError, LengthError
+
+
+def copy_tokenizer(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """One of its own, to be changed."""
+    try:
+        return tokenizers.Tokenizer.from_str(inner.to_str())
+    except Exception as error:  # the library raises plain Exception
+        raise DataError(
+            f"the tokeniser cannot be copied ({str(error)[:300]}): two of its tokens may have one "
+            f"id; copy its files again"
+        ) from None
 
 
 class Cutter:
     """Encodes with a limit. It works on a copy, so that no other caller meets the limit."""
 
     def __init__(self, inner: tokenizers.Tokenizer, side: str) -> None:
-        self._inner = tokenizers.Tokenizer.from_str(inner.to_str())
-        self._plain = tokenizers.Tokenizer.from_str(inner.to_str())  # puts nothing around a text
+        self._inner = copy_tokenizer(inner)
+        self._plain = copy_tokenizer(inner)  # puts nothing around a text
         self._plain.post_processor = None
         for copy in (self._inner, self._plain):
             copy.encode_special_tokens = inner.encode_special_tokens

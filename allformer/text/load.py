@@ -16,6 +16,8 @@ from typing import Any
 import tokenizers
 
 from allformer.errors import DataError
+from allformer.families.kinds import TEXT, check_kind
+from allformer.json_file import read_object
 from allformer.text import steps
 from allformer.text.assemble import add_tokens, family_names, finish, put_around
 from allformer.text.families import BY_MODEL_TYPE, FAMILIES, Family
@@ -23,7 +25,7 @@ from allformer.text.marian_files import read_marian
 from allformer.text.sentencepiece import read_sentencepiece
 from allformer.text.settings import FAST, SPECIAL_NAMES
 from allformer.text.sidecar import Sidecar, read_json, read_sidecar
-from allformer.text.vocabulary import Names, from_files, from_pipeline
+from allformer.text.vocabulary import Names, check_ids, from_files, from_pipeline
 from allformer.text.wrapper import Tokenizer
 
 _OPENAI = {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}  # GPT-2's own names
@@ -55,12 +57,14 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
 def _class_name(directory: Path, sidecar: Sidecar, pipeline: dict[str, Any] | None) -> str:
     """transformers' name of the class to open the files with; `FAST` for none in particular."""
     config = read_json(directory / "config.json") or {}
+    for key in ("tokenizer_class", "model_type"):
+        check_kind(key, config.get(key), TEXT, str(directory / "config.json"), DataError)
     name = sidecar.config.get("tokenizer_class") or config.get("tokenizer_class")
     if name is None:
         name = BY_MODEL_TYPE.get(config.get("model_type", ""))
     if name is None:
         return FAST if pipeline is not None else _by_files(directory)
-    name = name if name == FAST else name.removesuffix("Fast")
+    name = (name if name == FAST else name.removesuffix("Fast"))[:80]  # errors show it
     if pipeline is not None and name in FAMILIES:
         # A LLaMA 3 says LlamaTokenizer and is byte-level; its tokenizer.json knows better.
         steps_of_it = json.dumps([pipeline.get("pre_tokenizer"), pipeline.get("decoder")])
@@ -100,7 +104,7 @@ def _family(
         inner = family.build(vocabulary, names, sidecar.options)
     except Exception as error:  # the library raises plain Exception
         raise DataError(
-            f"{directory}: {source} does not make a {name}: {error}; "
+            f"{directory}: {source} does not make a {name}: {str(error)[:300]}; "
             "are all files of one checkpoint, and is it of this class?"
         ) from None
     if whole is not None and whole.post_processor is not None:
@@ -170,8 +174,10 @@ def _read_pipeline(
     try:
         whole = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{file} is not a readable tokenizer.json: {error}") from None
-    pipeline = json.loads(file.read_text(encoding="utf-8"))
+        raise DataError(f"{file} is not a readable tokenizer.json: {str(error)[:300]}") from None
+    pipeline = read_object(file, DataError)
+    vocab = pipeline["model"].get("vocab")
+    check_ids(vocab.values() if isinstance(vocab, dict) else (), str(file))
     if "type" not in pipeline["model"]:  # an old file: the library knows what it is
         pipeline = json.loads(whole.to_str())
     return whole, pipeline

@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import AddedToken
 
 from allformer.errors import DataError
+from allformer.families.kinds import short
 from allformer.text.marian import MarianPipeline
 from allformer.text.sentencepiece import read_sentencepiece
 from allformer.text.sidecar import read_json
@@ -50,6 +51,11 @@ def _read_vocab(
     file: Path, unk: str, tokens: dict[str, AddedToken], added: dict[int, AddedToken]
 ) -> dict[str, int]:
     vocab = read_json(file) or {}
+    odd = [name for name, i in vocab.items() if type(i) is not int or not 0 <= i < 2**31]
+    if odd:
+        raise DataError(
+            f"{file} gives {short(odd[0])} the id {short(vocab[odd[0]])}; copy it again"
+        )
     if unk not in vocab:
         raise DataError(f"{file} has no {unk}, the token of what it lacks: a Marian model needs it")
     vocab |= {token.content: i for i, token in added.items()}

@@ -7,7 +7,6 @@ which one wins is as in transformers 5 (`PreTrainedTokenizerBase._from_pretraine
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,9 @@ from typing import Any
 from tokenizers import AddedToken
 
 from allformer.errors import DataError
+from allformer.families.kinds import short
+from allformer.json_file import read_object
+from allformer.text.options import check_options
 from allformer.text.settings import SPECIAL_NAMES
 
 Token = str | AddedToken
@@ -35,12 +37,13 @@ class Sidecar:
         value = self.options.get(f"{name}_token", default)
         if value is None or isinstance(value, str | AddedToken):
             return value
-        raise DataError(f"tokenizer_config.json: {name}_token={value!r} must be a text")
+        raise DataError(f"tokenizer_config.json: {name}_token={short(value)} must be a text")
 
 
 def read_sidecar(directory: Path, pipeline: dict[str, Any] | None) -> Sidecar:
     """Read them all; `pipeline` is the directory's tokenizer.json, where it has one."""
     config = read_json(directory / "tokenizer_config.json") or {}
+    check_options(config, str(directory / "tokenizer_config.json"))
     options = {key: _tokens(value) for key, value in config.items() if key != "tokenizer_class"}
     if pipeline is not None:  # whether <s> and </s> are put around is in its post-processor
         options.pop("add_bos_token", None)
@@ -62,7 +65,7 @@ def read_sidecar(directory: Path, pipeline: dict[str, Any] | None) -> Sidecar:
     if added is None:
         added = _added_tokens(directory, options, pipeline)
     else:
-        added = {int(i): _added(token) for i, token in added.items()}
+        added = {_id(i): _added(token) for i, token in added.items()}
     by_text = {token.content: token for token in added.values()}
     for name in SPECIAL_NAMES:
         key = f"{name}_token"
@@ -76,13 +79,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """A JSON object, or None where there is no such file."""
     if not path.is_file():
         return None
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # UnicodeDecodeError too
-        raise DataError(f"{path} is no readable JSON: {error}; copy it again") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path} must hold a JSON object, not a {type(value).__name__}")
-    return value
+    return read_object(path, DataError)
 
 
 def _older_files(directory: Path, options: dict[str, Any]) -> None:
@@ -98,6 +95,18 @@ def _older_files(directory: Path, options: dict[str, Any]) -> None:
                 before = list(options.get(key) or [])
                 value = before + [token for token in value if token not in before]
         options[key] = value
+    check_options(_plain(options), str(directory / "special_tokens_map.json"))
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Without the tokens that are made already."""
+    return {
+        key: [str(x) if isinstance(x, AddedToken) else x for x in value]
+        if isinstance(value, list)
+        else value
+        for key, value in options.items()
+        if not isinstance(value, dict)
+    }
 
 
 def _added_tokens(
@@ -108,10 +117,19 @@ def _added_tokens(
     added = {}
     for text, i in (read_json(directory / "added_tokens.json") or {}).items():
         known = text in special
-        added[int(i)] = AddedToken(text, normalized=not known, special=known)
+        added[_id(i)] = AddedToken(text, normalized=not known, special=known)
     for entry in (pipeline or {}).get("added_tokens", ()):
         added[entry["id"]] = _added({key: value for key, value in entry.items() if key != "id"})
     return added
+
+
+def _id(value: Any) -> int:
+    """An id, which JSON has as a text where it is a key."""
+    if type(value) is int and 0 <= value < 2**31:
+        return value
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        return int(value)
+    raise DataError(f"an added token has the id {short(value)}, which must be a whole number")
 
 
 def _tokens(value: Any) -> Any:
@@ -130,7 +148,7 @@ def _added(value: Any) -> AddedToken:
         fields = {key: item for key, item in value.items() if key != "__type"}
         return AddedToken(**fields)
     except (AttributeError, TypeError) as error:
-        raise DataError(f"an added token is described as {value!r}: {error}") from None
+        raise DataError(f"an added token is described as {short(value)}: {error}") from None
 
 
 def _chat_template(directory: Path, inside: Any) -> str | dict[str, str] | None:

@@ -35,7 +35,7 @@ def special(inner: tokenizers.Tokenizer, token: str) -> Special:
     """A token with its id; an error where the vocabulary lacks it."""
     i = inner.token_to_id(token)
     if i is None:
-        raise ConfigError(f"{token!r} is not in the vocabulary; give a token that is")
+        raise ConfigError(f"{token[:80]!r} is not in the vocabulary; give a token that is")
     return token, i
 
 
@@ -46,7 +46,8 @@ def around_language(
     i = inner.token_to_id(code)
     if i is None:
         known = sorted(token for token in inner.get_vocab() if _LANGUAGE.fullmatch(token))
-        raise ConfigError(f"language {code!r} is not in the vocabulary; try {', '.join(known)}")
+        said = f"language {code[:80]!r} is not in the vocabulary"
+        raise ConfigError(f"{said}; try {', '.join(known)}")
     end = special(inner, eos)
     if at == "before":
         return template(((code, i),), (), (end,))

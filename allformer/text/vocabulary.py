@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,24 @@ class Vocabulary:
     symbols: list[Token] | None = None  # a sentencepiece model's control and user symbols
 
 
+def check_ids(ids: Iterable[int], where: str) -> None:
+    """Refuse ids far beyond the number of tokens: the library counts through all of them."""
+    known = list(ids)
+    most = max(known, default=0)
+    if most > 1_000_000 + 10 * len(known):
+        raise DataError(
+            f"{where} has the id {most:,} among {len(known):,} tokens; ids must run without great "
+            f"gaps: copy it again"
+        )
+
+
 def from_pipeline(pipeline: dict[str, Any]) -> Vocabulary:
     """Out of a `tokenizer.json`: its vocabulary, and sentencepiece's table of characters."""
     model = pipeline["model"]
-    normalizer = pipeline.get("normalizer") or {}
+    normalizer = pipeline.get("normalizer")
+    steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
     charsmap = b""
-    for step in normalizer.get("normalizers", [normalizer]):
+    for step in steps:
         if step.get("type") == "Precompiled" and not charsmap:
             charsmap = base64.b64decode(step["precompiled_charsmap"])
     if model["type"] == "Unigram":
@@ -67,9 +80,14 @@ def from_files(files: list[Path], model: str) -> Vocabulary:
             return Vocabulary(models.WordPiece.read_file(str(files[0])))
         if len(files) == 2:
             tokens, merges = models.BPE.read_file(*map(str, files))
+            check_ids(tokens.values(), str(files[0]))
             return Vocabulary(tokens, merges)
+    except DataError:
+        raise
     except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{' and '.join(map(str, files))} cannot be read: {error}") from None
+        raise DataError(
+            f"{' and '.join(map(str, files))} cannot be read: {str(error)[:300]}"
+        ) from None
     spm = read_sentencepiece(files[0])
     symbols: list[Token] = [
         AddedToken(piece.text, normalized=False, special=piece.kind == CONTROL)

@@ -17,7 +17,7 @@ import torch
 from allformer.errors import ConfigError, DataError
 from allformer.text.batch import Batch
 from allformer.text.chat import apply_template
-from allformer.text.cutting import Cutter, check_lengths
+from allformer.text.cutting import Cutter, check_lengths, copy_tokenizer
 from allformer.text.files import json_file, write_tokenizer
 from allformer.text.ids import Ids
 from allformer.text.inputs import Texts, not_text, pair_up
@@ -242,7 +242,7 @@ class Tokenizer(Ids):
     def _copy(self) -> tokenizers.Tokenizer:
         if isinstance(self._inner, MarianPipeline):
             raise ConfigError("Marian's tokeniser puts </s> after each text, and nothing else")
-        return tokenizers.Tokenizer.from_str(self._inner.to_str())
+        return copy_tokenizer(self._inner)
 
     def _with_dropout(self, dropout: float) -> tokenizers.Tokenizer:
         # A copy, so that neither a file saved meanwhile nor another thread sees the dropout.

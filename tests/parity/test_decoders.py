@@ -154,6 +154,31 @@ def test_both_dialects_of_rotary_parameters_are_read(fields, rotary):
 
 
 @pytest.mark.parametrize(
+    ("older", "newer"),
+    [(SQUEEZED, STRETCHED), (STRETCHED, SQUEEZED), ({}, STRETCHED), (None, SQUEEZED)],
+)
+def test_of_two_dialects_side_by_side_that_of_transformers_choice_counts(
+    older, newer, written, tmp_path
+):
+    case = BY_NAME["llama grouped queries"]
+    both = {"rope_scaling": older, "rope_parameters": newer}
+    path = rewrite(written[case.name], tmp_path / "both", lambda t: t, both)
+    theirs = LlamaForCausalLM.from_pretrained(path, dtype=torch.float64).eval()
+    zoo.compare(case, af.load(path), theirs, zoo.batch(case, theirs, "right"))
+
+
+@pytest.mark.parametrize("value", [False, None, 0, "no"])
+@pytest.mark.parametrize("base", [OLD_LLAMA, {"model_type": "gpt2"}, {"model_type": "t5"},
+                                  {"model_type": "bart"}])  # fmt: skip
+def test_a_decoder_that_looks_both_ways_is_refused(base, value):
+    with pytest.raises(CheckpointError, match=r"config\.json has is_causal="):
+        read_config({**base, "is_causal": value})
+    read_config({**base, "is_causal": True})
+    read_config({**base, "is_causal": False}, ignore=["is_causal"])
+    read_config({"model_type": "bert", "is_causal": False})  # means nothing there
+
+
+@pytest.mark.parametrize(
     ("fields", "says"),
     [
         ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "of kind 'yarn', which is not supp"),
@@ -166,7 +191,7 @@ def test_both_dialects_of_rotary_parameters_are_read(fields, rotary):
         ({"auto_map": {"AutoModel": "x.Y"}}, "has auto_map="),
         ({"hidden_act": "xielu"}, "has hidden_act='xielu', which is not known; try relu"),
         ({"num_key_value_heads": 3}, "kv_heads=3 must divide heads=4"),
-        ({"num_hidden_layers": "two"}, "wrong type"),
+        ({"num_hidden_layers": "two"}, "num_hidden_layers=.two., which must be a number of layers"),
         ({"hidden_size": None}, "config.json lacks 'hidden_size'"),
         ({"architectures": ["LlamaForX"]}, "supported are LlamaForCausalLM, LlamaModel"),
         ({"model_type": "mamba"}, "model_type='mamba', which is no family that allformer knows"),

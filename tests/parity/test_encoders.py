@@ -225,7 +225,7 @@ def old_bert(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def test_bert_as_it_was_published_is_read(written, tmp_path):
     path = rewrite(written["Bert words"], tmp_path / "old", old_bert)
     check_forward("Bert words", "right", path)
-    fates = af.load(path).fates
+    fates = af.load(path).provenance.fates
     assert fates["cls.seq_relationship.bias"] == "ignored: the next-sentence head"
     assert fates["bert.pooler.dense.weight"] == "ignored: its head reads no pooler"
     assert fates["cls.predictions.decoder.bias"] == "equal to cls.predictions.bias"
@@ -292,8 +292,8 @@ def test_an_untied_head_adds_the_decoders_bias_and_keeps_the_other(family, head,
     model, tensors = af.load(path), zoo.files_of(path)
     assert model.head.bias.equal(tensors[f"{head}.decoder.bias"])
     assert not model.head.bias.equal(tensors[f"{head}.bias"])
-    assert model.aside.keys() == {f"{head}.bias"}
-    assert model.fates[f"{head}.bias"] == "never read; written back as it is"
+    assert model.provenance.aside.keys() == {f"{head}.bias"}
+    assert model.provenance.fates[f"{head}.bias"] == "never read; written back as it is"
     # transformers 4 had one tensor of two names, also untied, and wrote it once
     old = rewrite(path, tmp_path / "old", lambda t: {k: v for k, v in t.items()
                                                      if k != f"{head}.decoder.bias"})  # fmt: skip
@@ -383,7 +383,7 @@ def test_absent_fields_have_transformers_defaults(raw, kind):
         (SQUAD | {"pad_token_id": None}, "no pad_token_id within the vocabulary"),
         (SQUAD | {"max_position_embeddings": 2}, "Learned.length=0"),
         (V2 | {"num_hidden_groups": 3}, r"num_hidden_groups=3 for num_hidden_layers=2.*1 … 2"),
-        (V2 | {"embedding_size": 0}, "Tokens.width=0"),
+        (V2 | {"embedding_size": 0}, "embedding_size=0, which must be a whole number from 1"),
     ],
 )
 def test_what_would_change_the_numbers_is_refused_by_name(raw, says):
@@ -405,7 +405,7 @@ def test_a_changed_model_is_written_as_it_is_now():
 
 def test_a_next_sentence_model_stays_one(written, tmp_path):
     model = af.load(written["Bert next"])
-    assert model.origin.architecture == "BertForNextSentencePrediction"
+    assert model.provenance.architecture == "BertForNextSentencePrediction"
     af.save(model, tmp_path)
     assert "cls.seq_relationship.weight" in zoo.files_of(tmp_path)
     assert BertForNextSentencePrediction.from_pretrained(tmp_path).config.architectures == [

@@ -60,7 +60,7 @@ def test_the_same_tokens(name, way, tmp_path):
     inputs = prompt(case, theirs)
     if theirs.config.is_encoder_decoder and theirs.generation_config.decoder_start_token_id is None:
         theirs.generation_config.decoder_start_token_id = 2
-        ours.generation["decoder_start_token_id"] = 2
+        ours.provenance.generation["decoder_start_token_id"] = 2
     cached = "t5" not in name  # transformers' cache has as many layers as T5's encoder
     with zoo.unrounded(), torch.no_grad():
         wanted = theirs.generate(**inputs, max_new_tokens=14, use_cache=cached, **WAYS[way])

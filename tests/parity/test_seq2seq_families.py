@@ -313,7 +313,7 @@ def test_four_tables_of_transformers_5_are_three_that_are_used(model, tmp_path):
     ours = af.load(path)
     assert not ours.config.shared
     assert not ours.config.head.tied
-    assert "ignored" in ours.fates["model.shared.weight"]
+    assert "ignored" in ours.provenance.fates["model.shared.weight"]
     assert_twins(ours, exact(theirs))
 
 
@@ -489,7 +489,7 @@ def test_files_with_every_name_of_a_tied_table_are_tied(name, base, written, tmp
 def test_t5_ignores_distances_across_and_refuses_another_encoder_table(written, tmp_path):
     across = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
     path = rewrite(written["t5 plain"], tmp_path / "old", lambda t: t | {across: torch.ones(12, 6)})
-    assert "ignored" in af.load(path).fates[across]
+    assert "ignored" in af.load(path).provenance.fates[across]
     check_forward("t5 plain", "none", path)
     name = "encoder.embed_tokens.weight"
     bad = rewrite(path, tmp_path / "bad", lambda t: t | {name: t["shared.weight"] + 1})
@@ -509,6 +509,16 @@ def test_transformers_4_says_with_one_flag_whether_t5_is_scaled(flag, written, t
     (path / "config.json").write_text(json.dumps(raw))
     ours = af.load(path)
     assert ours.config.head == LMHead(tied=False, scale=48**-0.5 if flag else None)
+    assert_twins(ours, T5ForConditionalGeneration.from_pretrained(path, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("flag", [None, True, False])
+def test_a_null_turns_off_what_transformers_turns_off(flag, written, tmp_path):
+    path = rewrite(
+        written["t5 plain"], tmp_path / "null", lambda t: t, {"scale_decoder_outputs": flag}
+    )
+    ours = af.load(path)
+    assert ours.config.head.scale == (48**-0.5 if flag else None)
     assert_twins(ours, T5ForConditionalGeneration.from_pretrained(path, dtype=torch.float64))
 
 
@@ -568,7 +578,7 @@ def test_an_untied_output_stays_behind_with_the_head(tmp_path, written):
     )  # fmt: skip
     model = af.load(path, architecture="T5Model")
     assert model.config.head is None
-    assert "not asked for" in model.fates["lm_head.weight"]
+    assert "not asked for" in model.provenance.fates["lm_head.weight"]
 
 
 def test_a_fresh_model_adds_nothing_to_its_logits():

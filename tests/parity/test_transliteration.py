@@ -86,7 +86,7 @@ def model():
     if not HERE.is_dir():
         pytest.skip("no encdec-aren-transliteration in shared/data/weights beside the checkout")
     model = build(config_from_json(CONFIG.to_json()), device="meta")
-    fates = load_weights(model, weights(), open_tensors(HERE))
+    fates = load_weights(model, weights(), open_tensors(HERE)).fates
     assert len(fates) == len(weights())
     return model.eval()
 

@@ -256,10 +256,10 @@ def first_divergence(case: Case, ours: AnyModel, theirs: Any, inputs: dict[str, 
 
 def their_gradients(ours: AnyModel) -> dict[str, Tensor]:
     """Our gradients under their names, through the weight map."""
-    family = FAMILIES[ours.origin.family]
+    family = FAMILIES[ours.provenance.family]
     grads = {name: p.grad for name, p in ours.named_parameters()}
     out: dict[str, Tensor] = {}
-    for op in family.weights(ours.config, ours.origin.architecture):
+    for op in family.weights(ours.config, ours.provenance.architecture):
         grad = grads.get(getattr(op, "ours", ""))
         if grad is not None:
             out.update(save_tensor(op, grad))  # type: ignore[arg-type]
@@ -355,9 +355,8 @@ def compare_round_trip(case: Case, path: Path, again: Path) -> None:
     for name, tensor in before.items():
         same = tensor.dtype == after[name].dtype and torch.equal(tensor, after[name])
         assert same, f"{case.name}: {name} changed"
-    kept = set(
-        file_keys(FAMILIES[ours.origin.family].weights(ours.config, ours.origin.architecture))
-    )
+    known = ours.provenance
+    kept = file_keys(FAMILIES[known.family].weights(ours.config, known.architecture))
     assert set(before) <= kept | set(before)
     a, b = AutoConfig.from_pretrained(path).to_dict(), AutoConfig.from_pretrained(again).to_dict()
     for table in (a, b):

@@ -277,7 +277,7 @@ def test_a_key_in_two_shards_is_refused(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'])
 def test_a_damaged_index_is_named(tmp_path, text):
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    refused(tmp_path / "model.safetensors.index.json", "is no index of shards")
+    refused(tmp_path / "model.safetensors.index.json", "no index of shards|not JSON|no JSON object")
 
 
 def test_an_index_cannot_lead_out_of_its_directory(tmp_path):

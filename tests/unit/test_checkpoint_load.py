@@ -116,7 +116,7 @@ def test_a_file_in_another_layout_loads_exactly_and_keeps_its_dtype(tmp_path, mo
     else:
         save_file(tensors, tmp_path / "model.safetensors")
     loaded = fresh()
-    fates = load_weights(loaded, ops, open_tensors(tmp_path))
+    fates = load_weights(loaded, ops, open_tensors(tmp_path)).fates
     check_same(loaded, model)
     assert fates.keys() == tensors.keys()
     assert fates["model.layers.1.k_proj.weight"] == "decoder.layers.1.attention.qkv.weight"
@@ -210,7 +210,7 @@ def test_on_meta_the_keys_are_accounted_for_and_nothing_is_read(tmp_path, model,
     save_file(theirs_of(model, ops), tmp_path / "model.safetensors")
     monkeypatch.setattr(InFile, "read_into", None)
     loaded = fresh()
-    assert load_weights(loaded, ops, open_tensors(tmp_path), device="meta")
+    assert load_weights(loaded, ops, open_tensors(tmp_path), device="meta").fates
     assert all(p.is_meta for p in loaded.parameters())
     os.truncate(tmp_path / "model.safetensors", 100)
     with pytest.raises(CheckpointError):
@@ -270,7 +270,7 @@ def test_a_second_name_with_the_same_bytes_is_taken(model):
     tensors = theirs_of(model, ops)
     tensors["lm_head.weight"] = tensors[EMBEDDING].clone()
     loaded = fresh()
-    fates = load_weights(loaded, ops, in_memory(tensors, "x"))
+    fates = load_weights(loaded, ops, in_memory(tensors, "x")).fates
     assert fates["lm_head.weight"] == f"equal to {EMBEDDING}"
     check_same(loaded, model)
 
@@ -334,14 +334,14 @@ def test_a_stored_constant_must_be_what_the_config_makes(model, made, stored, fa
     if fault:
         refused(ops, tensors, "model.constant is not what the config gives", fault)
     else:
-        fates = load_weights(fresh(), ops, in_memory(tensors, "x"))
+        fates = load_weights(fresh(), ops, in_memory(tensors, "x")).fates
         assert fates["model.constant"] == "derived from the config"
 
 
 def test_known_junk_is_ignored_with_its_reason_and_nothing_else(model):
     ops = [*llama_like(), Ignored(r".*\.masked_bias", "a constant of old GPT-2 files")]
     tensors = theirs_of(model, ops) | {"model.layers.0.masked_bias": torch.zeros(1)}
-    fates = load_weights(fresh(), ops, in_memory(tensors, "x"))
+    fates = load_weights(fresh(), ops, in_memory(tensors, "x")).fates
     assert fates["model.layers.0.masked_bias"] == "ignored: a constant of old GPT-2 files"
     tensors["model.layers.0.masked_bias_too"] = torch.zeros(1)
     refused(ops, tensors, "unexpected: model.layers.0.masked_bias_too [1]")

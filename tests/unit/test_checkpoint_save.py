@@ -285,7 +285,8 @@ def test_saving_over_the_directory_that_was_loaded_from_is_safe(tmp_path, model)
 
 
 def test_a_model_without_values_is_not_written(tmp_path):
-    with pytest.raises(CheckpointError, match=r"decoder\.source\.embedding\.weight is on the meta device"):
+    match = r"decoder\.source\.embedding\.weight is on the meta device"
+    with pytest.raises(CheckpointError, match=match):
         save_weights(build(CONFIG, device="meta"), llama_like(), tmp_path)
     assert names(tmp_path) == []
 

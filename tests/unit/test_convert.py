@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 import warnings
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 
 import allformer as af
 from allformer.checkpoint import convert as module
+from allformer.checkpoint import shards
 from allformer.checkpoint.convert import convert
 from allformer.checkpoint.llama2c import read_llama2c
 from allformer.checkpoint.run import load_run, save_run
@@ -187,7 +189,7 @@ def test_a_model_that_we_trained_opens_in_transformers_and_translates_the_same(t
         assert reader.batch_decode(ids, skip_special_tokens=True) == ours
         assert len(set(ours)) > 1, "the model says one thing to everything"
     again = af.load(tmp_path / "out")
-    assert again.generation["decoder_start_token_id"] == 2
+    assert again.provenance.generation["decoder_start_token_id"] == 2
     ids = again.generate(**reader(lines[:1], return_tensors="pt", return_token_type_ids=False))
     assert ids[0, 0] == 2
 
@@ -290,3 +292,102 @@ def test_info_reads_a_hugging_face_directory(gpt2):
     assert done.exit_code == 0, done.output
     parameters = sum(p.numel() for p in af.load(gpt2).parameters())
     assert json.loads(done.stdout)["parameters"] == parameters
+
+
+# --- over another checkpoint ----------------------------------------------------------------------
+
+OLD = ("tokenizer.model", "certificate.json", "vocab.txt", "modules.json", "chat_template.jinja")
+
+
+def occupied(path: Path, layers: int = 1) -> Path:
+    """A directory with another checkpoint, and with files of somebody's own."""
+    config = GPT2Config(vocab_size=50, n_embd=24, n_layer=layers, n_head=3, n_positions=32)
+    make_loud(GPT2LMHeadModel(config)).save_pretrained(path)
+    for name in (*OLD, "notes.txt", "README.md"):
+        (path / name).write_text("old")
+    return path
+
+
+def names(path: Path) -> set[str]:
+    return {file.name for file in path.iterdir()}
+
+
+def test_saving_over_another_model_takes_its_tokeniser_and_certificate_away(gpt2, tmp_path):
+    out = occupied(tmp_path / "out")
+    af.save(af.load(gpt2), out)
+    assert names(out) == {
+        "config.json", "model.safetensors", "generation_config.json", "notes.txt", "README.md",
+    }  # fmt: skip
+    af.load(out)
+
+
+def test_saving_a_model_again_keeps_its_tokeniser(gpt2, tmp_path):
+    out = occupied(tmp_path / "out", layers=2)  # the shape of the other
+    af.save(af.load(gpt2), out)
+    assert {*OLD} - names(out) == {"certificate.json"}, "it was one of other weights"
+
+
+def test_a_tokeniser_that_came_first_stays(gpt2, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "tokenizer.json").write_text("new")
+    af.save(af.load(gpt2), out)
+    assert (out / "tokenizer.json").read_text() == "new"
+
+
+def test_converting_over_another_checkpoint_leaves_nothing_of_it(gpt2, tmp_path):
+    source = tmp_path / "in"
+    shutil.copytree(gpt2, source)
+    (source / "merges.txt").write_text("of the source")
+    out = occupied(tmp_path / "out", layers=2)
+    certificate = convert(source, out, run=False)
+    assert names(out) == {
+        "config.json", "model.safetensors", "generation_config.json", "merges.txt",
+        "certificate.json", "notes.txt", "README.md",
+    }  # fmt: skip
+    assert json.loads((out / "certificate.json").read_text()) == certificate
+
+
+@pytest.mark.parametrize("at", ["weights", "config.json.part", "names"])
+def test_an_interrupted_save_leaves_the_other_checkpoint_as_it_was(gpt2, tmp_path, monkeypatch, at):
+    out = occupied(tmp_path / "out")
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    model = af.load(gpt2)
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    if at == "weights":
+        monkeypatch.setattr(shards, "write_file", stop)
+    elif at == "names":
+        plain, calls = os.replace, iter(range(9))
+        monkeypatch.setattr(
+            shards.os, "replace", lambda a, b: stop() if next(calls) == 1 else plain(a, b)
+        )
+    else:
+        write = Path.write_text
+        monkeypatch.setattr(
+            Path, "write_text", lambda p, *a, **k: stop() if p.name == at else write(p, *a, **k)
+        )
+    with pytest.raises(KeyboardInterrupt):
+        af.save(model, out)
+    monkeypatch.undo()
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_files_have_the_modes_that_the_user_asks_for(gpt2, tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        af.save(af.load(gpt2), tmp_path / "out")
+    finally:
+        os.umask(before)
+    modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "out").iterdir()}
+    assert modes == {0o666 & ~umask}
+
+
+def test_a_path_that_is_a_file_is_refused_in_words(gpt2, tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(CheckpointError, match="cannot take the weights"):
+            af.save(af.load(gpt2), path)

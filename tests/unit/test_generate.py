@@ -382,7 +382,8 @@ def test_a_model_without_a_decoder_is_refused():
 def test_options_win_over_the_config_and_the_config_over_the_models_own():
     net = lively(replace(KINDS["decoder paper"], head=LMHead(tied=False)), seed=3)
     ids = tokens(1, 4)
-    net.generation = GenerationConfig(max_new_tokens=3, eos_token_id=None, bos_token_id=7)
+    said = GenerationConfig(max_new_tokens=3, eos_token_id=None, bos_token_id=7)
+    net.provenance.generation = said
     assert generate(net, ids).shape == (1, 7)
     assert generate(net)[0, 0] == 7
     given = GenerationConfig(max_new_tokens=5)

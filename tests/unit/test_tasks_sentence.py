@@ -176,6 +176,51 @@ def test_a_step_that_is_not_known_is_refused_by_name(
     assert all(word in str(caught.value) for word in words)
 
 
+@pytest.mark.parametrize("steps", [
+    [("WeightedPooling", {}), ("Normalize", None)], [("Normalize", None)], [("Dense", {})],
+])  # fmt: skip
+def test_an_unknown_step_in_the_place_of_the_pooling_is_refused(checkpoint, tmp_path, steps):  # noqa: F811
+    path = layout(checkpoint("bert-bare"), tmp_path / "x", steps)
+    with pytest.raises(CheckpointError, match=r"has the step 1_Weight.*supported are|no Pooling"):
+        open_kit(path)
+
+
+@pytest.mark.parametrize(
+    "folder", ["..", "../y", "/etc", "a/../../b", "C:\\x", "..\\y", "\\\\h\\s"]
+)
+def test_a_step_outside_of_the_directory_is_refused(checkpoint, tmp_path, folder):  # noqa: F811
+    path = layout(checkpoint("bert-bare"), tmp_path / "x", [old_pooling("mean")])
+    modules = json.loads((path / "modules.json").read_text())
+    for i in (0, 1):
+        changed = [{**m, "path": folder} if m["idx"] == i else m for m in modules]
+        write_json(path / "modules.json", changed)
+        with pytest.raises(CheckpointError, match="which is not inside the directory"):
+            open_kit(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "3", '[{"idx": 0}]', "[" * 3000, '[{"idx": 0, "path": 3, "type": 4}]']
+)
+def test_a_damaged_list_of_steps_is_named(checkpoint, tmp_path, text):  # noqa: F811
+    path = layout(checkpoint("bert-bare"), tmp_path / "x", [old_pooling("mean")])
+    (path / "modules.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"modules\.json"):
+        open_kit(path)
+
+
+@pytest.mark.parametrize(
+    ("room", "kind"),
+    [("sparse_encoder.models.", "SpladePooling"), ("cross_encoder.modules.", "Head")],
+)
+def test_another_kind_of_encoder_opens_but_gives_no_vectors(checkpoint, tmp_path, room, kind):  # noqa: F811
+    path = layout(checkpoint("bert-mlm"), tmp_path / "x", [(room + kind, None)])
+    tiny_kit = open_kit(path)
+    assert tiny_kit.model.head is not None
+    with pytest.raises(CheckpointError, match=kind):
+        embed(tiny_kit, "he")
+    assert embed(tiny_kit, "he", pooling="cls").shape == (32,)
+
+
 def test_the_head_of_a_checkpoint_stays_behind(checkpoint, tmp_path):  # noqa: F811
     """sentence-transformers loads the bare model, whatever class config.json names."""
     path = layout(checkpoint("bert-mlm"), tmp_path / "x", [old_pooling("mean")])

@@ -160,7 +160,7 @@ def test_a_t5_that_says_nothing_gets_the_papers_words(checkpoint):  # noqa: F811
     assert translate(path, "Goethe", prefix="p ", **options) == theirs("p Goethe", **options)
     assert translate(path, "Goethe", **options) == theirs("Goethe", **options)
     assert summarise(path, "Goethe", **options) == theirs("summarize: Goethe", **options)
-    with pytest.raises(ConfigError, match="language 'zh' is none that T5"):
+    with pytest.raises(ConfigError, match="language 'zh' is none that this family"):
         translate(path, "x", source="en", target="zh")
 
 

@@ -271,7 +271,7 @@ FIELD_24 = b"\x12\x03\xc0\x01\x01"  # trainer_spec.treat_whitespace_as_suffix = 
         ({"vocab.txt": b"\xff\xfe\n"}, r"vocab\.txt cannot be read"),
         ({"vocab.txt": "a\nb\n"}, r"has no \[UNK\]"),
         ({"vocab.json": '{"a": 0}'}, r"has no merges\.txt, of which its class GPT2Tokenizer"),
-        ({"vocab.json": '{"a": 0', "merges.txt": ""}, r"vocab\.json is no readable JSON"),
+        ({"vocab.json": '{"a": 0', "merges.txt": ""}, r"vocab\.json is not JSON"),
         ({"vocab.json": '{"a": 0}', "merges.txt": "a b\n"}, r"`b` out of vocabulary.*one check"),
         ({"vocab.json": '{"a": 0}', "merges.txt": "a\n"}, r"merges\.txt cannot be read"),
         ({"tokenizer.model": b""}, r"no sentencepiece model.*no pieces"),
@@ -285,7 +285,7 @@ FIELD_24 = b"\x12\x03\xc0\x01\x01"  # trainer_spec.treat_whitespace_as_suffix = 
             {"source.spm": SPIECE, "target.spm": SPIECE, "vocab.json": '{"</s>": 0}'},
             r"vocab\.json has no <unk>",
         ),
-        ({"tokenizer_config.json": "[]"}, r"must hold a JSON object"),
+        ({"tokenizer_config.json": "[]"}, r"holds no JSON object"),
         (
             {"tokenizer_config.json": '{"tokenizer_class": "XLNetTokenizer"}', "spiece.model": b""},
             r"class XLNetTokenizer, which is known here from a tokenizer\.json alone",
