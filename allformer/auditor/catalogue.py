@@ -53,6 +53,17 @@ CATALOGUE: dict[str, Entry] = {
         ),
         _gh("huggingface/transformers", 48745),
     ),
+    "mask.causal": Entry(
+        ("an encoder hides later tokens", "编码器看不到后面的词元"),
+        (
+            "Half of the sentence is never read: the first token knows nothing of the others.",
+            "句子有一半没有被读到：第一个词元对其他词元一无所知。",
+        ),
+        (
+            "Give an encoder's attention the padding mask alone: no tril, is_causal=False.",
+            "编码器的注意力只用填充掩码：不要 tril，is_causal=False。",
+        ),
+    ),
     "mask.inverted": Entry(
         ("the mask is inverted", "掩码取反了"),
         (

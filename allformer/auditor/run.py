@@ -79,8 +79,8 @@ def audit(
             report = audit_special(module, kind, pad=pad, eos=eos, only=only)
         else:
             report = _audit_module(
-                module, kind, build, wanted, only, progress, eos=eos, vocab=vocab,
-                source_vocab=source_vocab, call=call, pad=pad, width=width,
+                module, kind, build, wanted, only, progress, vocab=vocab,
+                source_vocab=source_vocab, call=call, pad=pad, eos=eos, width=width,
             )  # fmt: skip
     if printed:
         lines = sum(len(text.splitlines()) for text in printed)
@@ -124,8 +124,6 @@ def _audit_module(
     profile: frozenset[str],
     only: Any,
     progress: Progress | None,
-    *,
-    eos: int | None,
     **how: Any,
 ) -> Report:
     from allformer.auditor.checks import ORDER  # importing it registers them
@@ -140,7 +138,13 @@ def _audit_module(
     report = Report(type(module).__name__, kind or "")
     ctx = _context(module, kind, build, profile, how)
     config_eos = getattr(getattr(module, "config", None), "eos_token_id", None)
-    ctx.eos = eos if eos is not None else config_eos if isinstance(config_eos, int) else None
+    ctx.eos = (
+        how["eos"]
+        if how["eos"] is not None
+        else config_eos
+        if isinstance(config_eos, int)
+        else None
+    )
     report.kind, report.inferred = ctx.kind, ctx.call.notes
     ctx.call.budget.renew()
     nothing = alone(ctx)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from allformer.auditor.calls import Batch
-from allformer.auditor.checks.leak import allowed
+from allformer.auditor.checks.leak import allowed, causal_encoder, looks
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.probe import distance, duplicate, lies_in, scale_of
 from allformer.auditor.report import Finding
@@ -154,6 +154,18 @@ def _ahead(site: Site) -> int | None:
     look = allowed(site)
     full = torch.ones_like(look)
     return next((k for k in (-1, 0, 1) if torch.equal(look, full.tril(k))), None)
+
+
+@check("mask.causal", kinds=("seq2seq",))
+def encoder(ctx: Context) -> Iterator[Finding]:
+    """The encoder reads to both sides, unless the whole model reads the source step by step."""
+    inside, across = sites_of(ctx.seen, ctx.one)
+    if not inside:
+        raise NotApplicable("no self-attention over the source was seen in its operators")
+    if any(_ahead(site) is not None for site in across):
+        raise NotApplicable("targets read the source step by step: see cross.mask")
+    views = looks(ctx, source_of(ctx.one).shape[1])
+    yield from causal_encoder(ctx, views, " of the encoder")
 
 
 @check("cross.mask", kinds=("seq2seq",))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from allformer.auditor.checks.constants import finite_value
 from allformer.auditor.context import Context, NotApplicable, check
+from allformer.auditor.infer.sight import one_sided
 from allformer.auditor.probe import distance, part_outputs, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
@@ -29,9 +30,9 @@ def _any_head(weights: Tensor) -> Tensor:
     return (weights.amax(0) > 1e-12) & ~(blind & (weights.shape[-1] > 1))[:, None]
 
 
-def square(ctx: Context) -> list[Site]:
-    """The self-attentions."""
-    n = ctx.positions()
+def square(ctx: Context, n: int = 0) -> list[Site]:
+    """The self-attentions over n positions, x's unless told."""
+    n = n or ctx.positions()
     out = []
     for s in ctx.seen.sites:
         if s.weights is not None and s.weights.shape[1:] == (n, n) and s.q.shape[1] == n:
@@ -39,12 +40,13 @@ def square(ctx: Context) -> list[Site]:
     return out
 
 
-def looks(ctx: Context) -> list[tuple[Site, Tensor]]:
+def looks(ctx: Context, n: int = 0) -> list[tuple[Site, Tensor]]:
     """The self-attentions, each with T S: which keys its mask lets any head see.
 
     Read where all scores are near 0: large ones leave weights of 0 that no mask made.
     """
-    n, plain = ctx.positions(), square(ctx)
+    n = n or ctx.positions()
+    plain = square(ctx, n)
     grouped = [s for s in ctx.seen.sites if _grouped(s, n)]
     sites = sorted(plain + grouped, key=lambda s: s.op)
     shrink = {s.op: times(s, 0.1 / (scale_of(s.scores) * abs(s.scale) + 0.1)) for s in sites}
@@ -170,7 +172,7 @@ def _far_only(views: list[tuple[Site, Tensor]]) -> str:
     return ""
 
 
-@check("mask.off_by_one", "mask.inverted", kinds=("attention", "block", "encoder"))
+@check("mask.off_by_one", "mask.inverted", kinds=("attention", "block"))
 def shape_of_mask(ctx: Context) -> Iterator[Finding]:
     """An attention by itself is either full or causal; nearly causal is a mistake."""
     views = looks(ctx)
@@ -179,29 +181,71 @@ def shape_of_mask(ctx: Context) -> Iterator[Finding]:
     if words := _far_only(views):
         yield Finding("mask.inverted", views[0][0].where, words)
         return
-    n = ctx.positions()
-    full = torch.ones(n, n, dtype=torch.bool)
-    for site, look in views if ctx.kind != "encoder" else ():
-        for wrong, words in (
-            (full.tril(1), "and one later"),
-            (full.tril(-1), "earlier alone, not itself"),
-        ):
-            if torch.equal(look, wrong):
-                yield Finding(
-                    "mask.off_by_one",
-                    site.where,
-                    f"position t looks at the earlier positions {words}: {int(look.sum())} pairs, "
-                    f"{n * (n + 1) // 2} are causal",
-                )
-                return
-        if torch.equal(look, full.triu()) or torch.equal(look, full.triu(1)):
-            yield Finding(
-                "mask.inverted",
-                site.where,
-                f"position t looks at later positions only: {int(look.triu(1).sum())} later pairs, "
-                f"{int(look.tril(-1).sum())} earlier ones",
-            )
+    for site, look in views:
+        if found := _nearly_causal(site, look) or _later_only(site, look):
+            yield found
             return
+
+
+def _nearly_causal(site: Site, look: Tensor) -> Finding | None:
+    full = torch.ones_like(look)
+    for off, words in ((1, "and one later"), (-1, "alone, not itself")):
+        if torch.equal(look, full.tril(off)):
+            return Finding(
+                "mask.off_by_one",
+                site.where,
+                f"position t looks at the earlier positions {words}: {int(look.sum())} pairs, "
+                f"{int(full.tril().sum())} are causal",
+            )
+    return None
+
+
+def _later_only(site: Site, look: Tensor) -> Finding | None:
+    full = torch.ones_like(look)
+    if not torch.equal(look, full.triu()) and not torch.equal(look, full.triu(1)):
+        return None
+    return Finding(
+        "mask.inverted",
+        site.where,
+        f"position t looks at later positions only: {int(look.triu(1).sum())} later pairs, 0 "
+        f"earlier ones",
+    )
+
+
+@check("mask.causal", "mask.off_by_one", "mask.inverted", kinds=("encoder",))
+def both_sides(ctx: Context) -> Iterator[Finding]:
+    """An encoder reads to both sides; some hide near positions instead of far ones."""
+    views = looks(ctx)
+    if words := _far_only(views):
+        yield Finding("mask.inverted", views[0][0].where, words)
+    elif views and all(one_sided(look.mT) for _, look in views):
+        yield from filter(None, [_later_only(*views[0])])
+    elif views:
+        causal = list(causal_encoder(ctx, views, ""))
+        nearly = (_nearly_causal(site, look) for site, look in views)
+        yield from causal or list(filter(None, nearly))[:1]
+    elif bool(ctx.pattern.tril(-1).any()) and not bool(ctx.pattern.triu(1).any()):
+        _by_choice(ctx)
+        yield Finding("mask.causal", "", "outputs depend on earlier tokens, and on no later one")
+
+
+def causal_encoder(ctx: Context, views: list[tuple[Site, Tensor]], of: str) -> Iterator[Finding]:
+    """Self-attentions of an encoder that hide all that is later, unless others hide the rest."""
+    hide = [site for site, look in views if one_sided(look)]
+    if not hide or any(one_sided(look.mT) for _, look in views):
+        return
+    _by_choice(ctx)
+    yield Finding(
+        "mask.causal",
+        hide[0].where,
+        f"{len(hide)} of {len(views)} self-attentions{of} hide every later token: there the first "
+        f"of {views[0][1].shape[0]} positions looks at itself alone",
+    )
+
+
+def _by_choice(ctx: Context) -> None:
+    if "streaming" in ctx.profile:
+        raise NotApplicable("profile: the encoder reads from left to right, by choice")
 
 
 def _one_ahead(look: Tensor) -> bool:

@@ -30,6 +30,21 @@ def _looks(ctx: Context, batch: Batch, keep: Tensor) -> float:
     return max((float(w[:, real][:, :, ~real].max()) for w in own), default=0.0)
 
 
+def _turned(ctx: Context, whole: Batch, padded: Batch) -> float:
+    """How far padding on the left turns the queries and keys of the first attention.
+
+    Nothing else may move them: their lengths stay, and so do the scores of real positions.
+    """
+    n = whole.x.shape[1]
+    alone, after = (ctx.watch(batch)[0].sites[:1] for batch in (whole, padded))
+    if not alone or not after or after[0].q.shape[1] != n + PADS or alone[0].q.shape[1] != n:
+        return 0.0
+    pairs = [(getattr(after[0], side)[:, PADS:], getattr(alone[0], side)) for side in ("q", "k")]
+    if any(ctx.moved(a.norm(dim=-1), b.norm(dim=-1)) or not ctx.moved(a, b) for a, b in pairs):
+        return 0.0
+    return max(distance(a, b) / scale_of(b) for a, b in pairs)
+
+
 @check("positions.left_padding", kinds=("decoder", "seq2seq"))
 def left(ctx: Context) -> Iterator[Finding]:
     """A prompt padded on the left gives the logits that it gives alone."""
@@ -49,7 +64,8 @@ def left(ctx: Context) -> Iterator[Finding]:
     if "right-padding" in ctx.profile:
         raise NotApplicable("profile: padding is always on the right")
     batch = room(ctx)
-    base = ctx.run(ctx.hidden(batch, torch.ones(batch.x.shape[:2], dtype=torch.bool)))
+    whole = ctx.hidden(batch, torch.ones(batch.x.shape[:2], dtype=torch.bool))
+    base = ctx.run(whole)
     if base.ndim != 3:
         raise NotApplicable("the output has no position axis")
     x, keep = with_padding(ctx, batch.x, left=True)
@@ -78,4 +94,13 @@ def left(ctx: Context) -> Iterator[Finding]:
             "",
             f"{PADS} masked tokens on the left move the logits of the same prompt by "
             f"{distance(real, base):.3g} (size {scale_of(base):.3g}), though their content is not seen",  # noqa: E501
+        )
+    elif ctx.kind == "decoder" and (turned := _turned(ctx, whole, padded)):
+        yield Finding(
+            "positions.left_padding",
+            "",
+            f"{PADS} masked tokens on the left turn the queries and keys of the same prompt by "
+            f"{turned:.2g} of their size: its first token stands at position {PADS}, not 0. The "
+            f"logits stay, since scores depend on distances; but a short prompt in a wide batch "
+            f"comes that much sooner to the end of the positions that were trained",
         )

@@ -46,12 +46,14 @@ def frequencies(ctx: Context) -> Iterator[Finding]:
     known = False
     for table in tables:
         whole = next((t for t in long if _begins(t, table)), table)
-        verdict = judge(whole)
+        verdict = judge(whole, any_base="other-base" in ctx.profile)
         if verdict is None:
             continue
         known = True
-        if verdict:
-            yield Finding("positions.frequencies", "", verdict)
+        if verdict.note:
+            ctx.notes.append(verdict.note)
+        if verdict.wrong:
+            yield Finding("positions.frequencies", "", verdict.wrong)
             return
     if not known:
         raise NotApplicable("the table that is added is not sinusoidal")

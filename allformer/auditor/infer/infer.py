@@ -15,7 +15,7 @@ from allformer.auditor.infer.kind import first_kind, settle_kind
 from allformer.auditor.infer.masks import mask_slots
 from allformer.auditor.infer.output import last_only, one_number, probabilities, time_axis
 from allformer.auditor.infer.stock import STOCK, stock
-from allformer.auditor.infer.tokens import pad_inside, special_ids
+from allformer.auditor.infer.tokens import pad_inside, special_ids, within_vocabulary
 from allformer.auditor.infer.user import by_user, user_masks
 from allformer.auditor.infer.vocab import config_vocab, likely, sharpen, table_sizes
 
@@ -28,6 +28,7 @@ def infer(
     vocab: int | None = None,
     source_vocab: int | None = None,
     pad: int | None = None,
+    eos: int | None = None,
     width: int | None = None,
     call: Callable[..., Any] | None = None,
 ) -> tuple[Call, nn.Module]:
@@ -50,6 +51,7 @@ def infer(
         return plan, twin
     if plan.ids and not known:
         sharpen(plan, twin, tables)
+    within_vocabulary(plan, pad=pad, eos=eos)
     one_number(plan, twin)
     probabilities(plan, twin)
     if call is None:

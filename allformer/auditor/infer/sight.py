@@ -31,6 +31,11 @@ def sees(plan: Call, twin: Any, rows: int = 2) -> tuple[bool, bool] | None:
     return distance(a[:, :half], base[:, :half]) > tol, distance(b[:, half:], base[:, half:]) > tol
 
 
+def one_sided(look: Tensor) -> bool:
+    """Whether earlier keys are looked at, and no later one; T T boolean."""
+    return bool(look.tril(-1).any()) and not bool(look.triu(1).any())
+
+
 def padding_influence(plan: Call, twin: Any, side: str, rows: int = 3) -> float | None:
     """How much hidden content moves the output, over how much seen content does; None: no call."""
     batch = plan.batch(rows)

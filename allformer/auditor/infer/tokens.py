@@ -8,6 +8,7 @@ from torch import nn
 
 from allformer.auditor.calls import MODELS, Call
 from allformer.auditor.infer.sight import looks_away
+from allformer.errors import AuditError
 
 NAMES = (
     "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id",
@@ -21,6 +22,20 @@ def special_ids(plan: Call, config: Any, pad: int | None) -> None:
     plan.special = frozenset({i for i in found if isinstance(i, int)} | {0, 1})
     known = getattr(config, "pad_token_id", None)
     plan.pad = pad if pad is not None else known if isinstance(known, int) else None
+
+
+def within_vocabulary(plan: Call, **named: int | None) -> None:
+    """An AuditError if an id that the user named is none; the config's is left out then."""
+    most = max(plan.vocab, plan.source_vocab)
+    if not plan.ids or not most:
+        return
+    for name, value in named.items():
+        if value is not None and not 0 <= value < most:
+            raise AuditError(
+                f"{name}={value} is no id: the vocabulary has {most} (0 … {most - 1}); give "
+                f"another, or vocab= if it is larger"
+            )
+    plan.pad = plan.pad if plan.pad is not None and 0 <= plan.pad < most else None
 
 
 def pad_inside(plan: Call, module: nn.Module, twin: Any, pad: int | None) -> None:

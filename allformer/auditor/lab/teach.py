@@ -52,12 +52,13 @@ def teach(
 ) -> Path:
     """Train and audit everything; write the page, the picture and the numbers. → the page."""
     out.mkdir(parents=True, exist_ok=True)
+    page = out / "lab.md"
+    page.open("a", encoding="utf-8").close()  # before the work, not after it
     rows = measure(steps, bugs, say)
     (out / "lab.json").write_text(
         json.dumps(rows, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
     )
     draw(rows, out / "lab.png", lang)
-    page = out / "lab.md"
     page.write_text(to_markdown(rows, lang, steps), encoding="utf-8")
     return page
 

@@ -47,10 +47,13 @@ def positions(module: Any, state: Any) -> Iterator[Finding]:
         yield Finding("positions.missing", "", "all positions get the same vector")
         return
     verdict = judge(table)
-    if verdict:
-        yield Finding("positions.frequencies", "", verdict)
-    elif verdict is None:
+    if verdict is None:
         skipped["positions.frequencies"] = "the table is not sinusoidal"
+        return
+    if verdict.note:
+        state["report"].notes.append(verdict.note)
+    if verdict.wrong:
+        yield Finding("positions.frequencies", "", verdict.wrong)
 
 
 def _follows(module: nn.Module, value: Tensor) -> bool:
