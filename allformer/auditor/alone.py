@@ -29,7 +29,7 @@ def _all_nan(ctx: Context) -> Finding | None:
         return None
     outs = part_outputs(ctx.quiet, lambda: ctx.run(batch, ctx.quiet))
     first = next((name for name, o in outs if not bool(torch.isfinite(o).all())), "")
-    if ctx.call.keeps:
+    if ctx.call.x.keeps:
         none = replace(batch, keep=torch.zeros(batch.x.shape[:2], dtype=torch.bool))
         if bool(torch.isfinite(ctx.run(none, ctx.quiet)).all()):
             return Finding(

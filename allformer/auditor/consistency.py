@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.checks.cache import cached_outputs
 from allformer.auditor.checks.dropout import DROPOUTS
 from allformer.auditor.context import Context, NotApplicable
@@ -136,14 +136,14 @@ def _cached(ctx: Context) -> Pair:
 def _padding(ctx: Context, left: bool) -> Pair:
     from allformer.auditor.checks.padding import PADS, room, with_padding
 
-    if not ctx.call.keeps:
+    if not ctx.call.x.keeps:
         raise NotApplicable("it takes no padding mask")
     if left and ctx.kind != "decoder":
         raise NotApplicable("left padding is for decoders")
     if left and ctx.call.at_end("x"):
         raise NotApplicable("it is told lengths: padding can only be on the right")
     batch = room(ctx)
-    plain = replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool))
+    plain = replace(batch, keep=everything(batch.x))
     x, keep = with_padding(ctx, batch.x, left)
     padded = replace(batch, x=x, keep=keep)
     start = PADS if left else 0

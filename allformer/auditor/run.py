@@ -210,7 +210,7 @@ def _context(module: nn.Module, kind: str | None, build: Any, profile: Any, how:
         try:
             call, twin = infer(module, loud, kind, **how)
             if "right-padding" in profile:
-                call.counted = frozenset(["x", "source"])
+                call.x.counted = call.source.counted = True
             return Context(module, twin, call, build, profile)
         except AuditError as error:
             problems.append(error)
@@ -220,12 +220,12 @@ def _context(module: nn.Module, kind: str | None, build: Any, profile: Any, how:
 
 
 def _norm_context(module: nn.Module, profile: Any, how: Any) -> Context:
-    from allformer.auditor.calls import Call
+    from allformer.auditor.calls import Call, Side
 
     vectors = list(module.parameters())
     width = how.get("width") or (vectors[0].shape[-1] if vectors else 16)
     twin = duplicate(module).double().eval()
-    call = Call("norm", style="forward(x)", x_names=["x"], ids=False, width=int(width))
+    call = Call("norm", style="forward(x)", x=Side(["x"], ids=False, width=int(width)))
     call.notes = [f"called with vectors of {width}"]
     return Context(module, twin, call, None, profile)
 

@@ -41,7 +41,7 @@ class Layer(nn.Module):
         u, w = x.chunk(2, -1)
         return torch.cat([u * c - w * s, u * s + w * c], -1)
 
-    def forward(self, x, blocked, place):
+    def forward(self, x, blocked, place=None):
         b, t, _ = x.shape
         q, k, v = (self.heads(f(self.n(x))) for f in (self.q, self.k, self.v))
         if self.o.get("rotary"):
@@ -412,7 +412,7 @@ class SingleSoftmax(Padded):
         super().__init__()
         self.value = value
         for layer in self.layers:
-            layer.forward = lambda x, blocked, layer=layer: self.step(layer, x, blocked)
+            layer.forward = lambda x, blocked, _, layer=layer: self.step(layer, x, blocked)
 
     def step(self, layer, x, blocked):
         q, k, v = (layer.heads(f(layer.n(x))) for f in (layer.q, layer.k, layer.v))

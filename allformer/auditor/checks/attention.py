@@ -46,8 +46,8 @@ def scale(ctx: Context) -> Iterator[Finding]:
 
 
 def _width(ctx: Context) -> int:
-    if ctx.call.width:
-        return ctx.call.width
+    if ctx.call.x.width:
+        return ctx.call.x.width
     shapes = [tuple(p.shape) for p in ctx.module.parameters() if p.ndim == 2]
     return min(shapes[0]) if shapes else 0
 

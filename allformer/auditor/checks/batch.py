@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.context import PARTS, Context, check
 from allformer.auditor.probe import distance, each_part, scale_of
 from allformer.auditor.report import Finding
@@ -70,7 +70,7 @@ def _padding_of_others(ctx: Context) -> Iterator[Finding]:
         )
         return
     rows = 3
-    for side in ("x", "source"):
+    for side in ctx.one.sides:
         marked = _marked(ctx, ctx.call.batch(rows), side)
         if marked is None:
             continue
@@ -90,23 +90,19 @@ def _padding_of_others(ctx: Context) -> Iterator[Finding]:
 
 def _marked(ctx: Context, batch: Batch, side: str) -> tuple[Batch, Batch] | None:
     """The batch without padding, and with padding at the end of row 1."""
-    content = batch.content(side)
-    if content is None:
-        return None
-    keep = torch.ones(content.shape[:2], dtype=torch.bool)
+    keep = everything(batch.content(side))
     cut = keep.clone()
     cut[1, -3:] = False
-    if not ctx.call.masks(side) and (not ctx.call.ids or ctx.call.pad is None):
+    if not ctx.call.side(side).keeps and (not ctx.call.x.ids or ctx.call.pad is None):
         return None
     return ctx.hidden(batch, keep, side), ctx.hidden(batch, cut, side)
 
 
 def _padded(ctx: Context, batch: Batch, number: int) -> Batch:
     """With so much padding under masks in row 1, so that one that is broadcast wrongly shows."""
-    for side in ("x", "source"):
-        content = batch.content(side)
-        if ctx.call.masks(side) and content is not None:
-            keep = torch.ones(content.shape[:2], dtype=torch.bool)
+    for side in batch.sides:
+        if ctx.call.side(side).keeps:
+            keep = everything(batch.content(side))
             keep[1:, -2:] = False
             keep[1, -number:] = False
             batch = batch.hiding(side, keep)

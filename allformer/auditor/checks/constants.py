@@ -142,7 +142,7 @@ def _runs(ctx: Context) -> Iterator[tuple[str, list[Site], Tensor]]:
     n = ctx.positions()
     later = torch.ones(n, n, dtype=torch.bool).triu(1)
     yield "later tokens", [s for s in ctx.seen.sites if _shape(s) == (n, n)], later
-    for side in ("x", "source"):
+    for side in ctx.one.sides:
         padded = ctx.with_hole(side)
         if padded is None:
             continue

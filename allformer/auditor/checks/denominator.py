@@ -22,7 +22,7 @@ from allformer.auditor.report import Finding
 def denominator(ctx: Context) -> Iterator[Finding]:
     """The gradient at a target grows when others are left out."""
     call = ctx.call
-    if not call.ids or call.user is not None or not call.labels_name:
+    if not call.x.ids or call.user is not None or not call.labels_name:
         raise NotApplicable("it takes no ids or no labels, or is called by your function")
     batch, labels = call.batch(2), call.other(call.batch(2, seed=9).x, seed=9)
     for value in (-100, call.pad):

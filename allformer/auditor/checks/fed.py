@@ -19,7 +19,7 @@ from allformer.auditor.report import Finding
 def fed(ctx: Context) -> Iterator[Finding]:
     """Given labels alone, the decoder reads label t at position t + 1: shifted right, once."""
     call = ctx.call
-    needed = [p.default is p.empty for n, p in parameters(ctx.module).items() if n in call.x_names]
+    needed = [p.default is p.empty for n, p in parameters(ctx.module).items() if n in call.x.names]
     if not call.labels_name or call.user is not None or any(needed):
         raise NotApplicable("it makes no decoder input from labels")
     if bool(ctx.pattern.triu(1).any()):
@@ -56,7 +56,7 @@ def _from_labels(ctx: Context, batch: Batch, labels: Tensor) -> Tensor:
     The target's masks are given as ever: without them some decoders are not causal.
     """
     given = ctx.call.arguments(batch, labels)
-    given = {n: v for n, v in given.items() if n not in ctx.call.x_names}
+    given = {n: v for n, v in given.items() if n not in ctx.call.x.names}
     masks = {s.name for s in ctx.call.slots if s.side == "x"}
     try:
         try:

@@ -17,12 +17,12 @@ from allformer.auditor.report import Finding
 def each_input(ctx: Context) -> Iterator[Finding]:
     """forward(x, context): other content in one of them moves the output."""
     call = ctx.call
-    if call.user is not None or len(call.x_names) < 2:
+    if call.user is not None or len(call.x.names) < 2:
         raise NotApplicable("there is one sequence")
     batch = call.batch(2)
     other = replace(batch, x=call.other(batch.x))
     base = _run(ctx, call, call.arguments(batch))
-    for name in call.x_names:
+    for name in call.x.names:
         mixed = {**call.arguments(batch), name: call.arguments(other)[name]}
         if not ctx.moved(_run(ctx, call, mixed), base):
             yield Finding(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.checks.padding import (
     PADS,
     counted_from_the_end,
@@ -48,9 +48,9 @@ def _turned(ctx: Context, whole: Batch, padded: Batch) -> float:
 @check("positions.left_padding", kinds=("decoder", "seq2seq"))
 def left(ctx: Context) -> Iterator[Finding]:
     """A prompt padded on the left gives the logits that it gives alone."""
-    if not ctx.hides or not ctx.call.ids:
+    if not ctx.hides or not ctx.call.x.ids:
         raise NotApplicable("it takes no padding mask")
-    if ctx.call.keeps:
+    if ctx.call.x.keeps:
         score = padding_influence(ctx.call, ctx.loud, "x")
         if score is None or score > 1e-6:
             raise NotApplicable("padding is seen at all: mend that first")
@@ -64,7 +64,7 @@ def left(ctx: Context) -> Iterator[Finding]:
     if "right-padding" in ctx.profile:
         raise NotApplicable("profile: padding is always on the right")
     batch = room(ctx)
-    whole = ctx.hidden(batch, torch.ones(batch.x.shape[:2], dtype=torch.bool))
+    whole = ctx.hidden(batch, everything(batch.x))
     base = ctx.run(whole)
     if base.ndim != 3:
         raise NotApplicable("the output has no position axis")

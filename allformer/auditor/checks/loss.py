@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.outputs import Out
 from allformer.auditor.report import Finding
@@ -35,7 +35,7 @@ def loss_gradient(ctx: Context, batch: Batch, labels: Tensor | None) -> tuple[Ou
 
 
 def _ready(ctx: Context) -> tuple[Batch, Tensor | None]:
-    if not ctx.call.ids or ctx.call.user is not None:
+    if not ctx.call.x.ids or ctx.call.user is not None:
         raise NotApplicable("it takes no ids, or is called by your function")
     batch = ctx.call.batch(2)
     labels = ctx.call.other(ctx.call.batch(2, seed=9).x, seed=9) if ctx.call.labels_name else None
@@ -146,9 +146,9 @@ def left_out(ctx: Context) -> Iterator[Finding]:
 
 def _one_number(ctx: Context, batch: Batch, labels: Tensor) -> Iterator[Finding]:
     """One number for each position: labels are no ids, and the mask says what is left out."""
-    if not ctx.call.keeps:
+    if not ctx.call.x.keeps:
         raise NotApplicable("the labels are numbers, and it takes no padding mask")
-    keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
+    keep = everything(batch.x)
     keep[:, -2:] = False
     grad = _gradient(ctx, replace(batch, keep=keep), labels)[1].abs().amax(-1)
     if float(grad[~keep].max()) > 0 and not _ignores(ctx, batch, labels, -100):
@@ -185,7 +185,7 @@ def _gradient_at(ctx: Context, batch: Batch, labels: Tensor, value: int) -> floa
 
 def _silent_ids(ctx: Context, batch: Batch, labels: Tensor) -> set[int]:
     """Ids that are left out as targets, among the special ones and a few others."""
-    vocab = ctx.call.vocab
+    vocab = ctx.call.x.vocab
     some = {0, 1, 2, 3, vocab - 1, vocab // 2, ctx.call.pad, ctx.eos} - {None}
     return {i for i in some if i is not None and 0 <= i < vocab and _ignores(ctx, batch, labels, i)}
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.checks.constants import finite_value
 from allformer.auditor.checks.leak import allowed, square, times
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
@@ -72,7 +72,7 @@ def _hidden(ctx: Context) -> Iterator[tuple[str, Batch, Batch, slice | Tensor]]:
             x = batch.x.clone()
             x[:, cut:] = other[:, cut:]
             yield f"changing the tokens from {cut} on", batch, replace(batch, x=x), slice(0, cut)
-    padded = ctx.with_hole("x") if ctx.call.keeps else None
+    padded = ctx.with_hole("x") if ctx.call.x.keeps else None
     if padded is not None:
         hidden, keep = padded
         where = ~keep[..., None] if batch.x.is_floating_point() else ~keep
@@ -99,7 +99,7 @@ def blind_rows(ctx: Context) -> Iterator[Finding]:
     if not ctx.hides:
         raise NotApplicable("it takes no padding mask")
     batch = ctx.call.batch(3)
-    keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
+    keep = everything(batch.x)
     keep[0, :3] = False
     batch = ctx.hidden(batch, keep)
     out, grads = _with_gradient(ctx, batch, keep)
@@ -133,7 +133,7 @@ def blind_rows(ctx: Context) -> Iterator[Finding]:
 
 def _meant_for_the_left(ctx: Context) -> bool:
     """Whether positions count real tokens only: a gap of padding inside changes no real output."""
-    if ctx.kind != "seq2seq" or not ctx.call.ids:
+    if ctx.kind != "seq2seq" or not ctx.call.x.ids:
         return False
     batch = ctx.call.batch(1, max(6, ctx.call.length - 2))
     keep = torch.ones(batch.x.shape, dtype=torch.bool)
@@ -203,8 +203,8 @@ def half(ctx: Context) -> Iterator[Finding]:
     twin = duplicate(ctx.module).half().eval()
     call = replace(ctx.call, dtype=torch.float16)
     batch = call.batch(2)
-    if call.keeps:
-        keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
+    if call.x.keeps:
+        keep = everything(batch.x)
         keep[0, -2:] = False
         batch = replace(batch, keep=keep)
     plain = replace(ctx.call, dtype=torch.float32)

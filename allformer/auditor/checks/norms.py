@@ -49,7 +49,7 @@ def norms(ctx: Context) -> Iterator[Finding]:
 def _candidates(ctx: Context) -> list[tuple[str, nn.Module, Tensor]]:
     if ctx.kind == "norm":
         generator = torch.Generator().manual_seed(0)
-        x = torch.randn(3, 5, ctx.call.width, generator=generator, dtype=torch.float64)
+        x = torch.randn(3, 5, ctx.call.x.width, generator=generator, dtype=torch.float64)
         return [("", ctx.loud, x.to(ctx.call.dtype))]
     kept: dict[str, tuple[nn.Module, Tensor]] = {}
 

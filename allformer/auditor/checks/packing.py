@@ -20,7 +20,7 @@ from allformer.auditor.report import Finding
 def packing(ctx: Context) -> Iterator[Finding]:
     """Packed = separate, for a model that is told which document a token belongs to."""
     if not ctx.call.documents_name:
-        if ctx.eos is None or not ctx.call.ids or ctx.kind != "decoder":
+        if ctx.eos is None or not ctx.call.x.ids or ctx.kind != "decoder":
             raise NotApplicable("it takes no document ids")
         yield from _by_end(ctx, ctx.eos)
         return

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.infer import padding_influence
 from allformer.auditor.probe import distance, scale_of
@@ -43,10 +43,10 @@ def room(ctx: Context) -> Batch:
 @check("padding.ignored", "padding.query_axis", kinds=PARTS, also=("mask.inverted",))
 def content(ctx: Context) -> Iterator[Finding]:
     """Content under the mask must not matter; neither must padding on the right of an encoder."""
-    if ctx.call.keeps:
+    if ctx.call.x.keeps:
         yield from _by_mask(ctx)
         return
-    if ctx.kind == "encoder" and ctx.call.pad is not None and ctx.call.ids:
+    if ctx.kind == "encoder" and ctx.call.pad is not None and ctx.call.x.ids:
         yield from _by_id(ctx)
         return
     if ctx.call.pad is None:
@@ -159,7 +159,7 @@ def _amount(ctx: Context) -> Iterator[Finding]:
 def _on_the_right(ctx: Context) -> tuple[Batch, Batch, Tensor, Tensor]:
     """A batch, the same padded, and the outputs of its real positions: padded, and as it is."""
     batch = room(ctx)
-    whole = ctx.hidden(batch, torch.ones(batch.x.shape[:2], dtype=torch.bool))
+    whole = ctx.hidden(batch, everything(batch.x))
     x, keep = with_padding(ctx, batch.x, left=False)
     padded = ctx.hidden(replace(batch, x=x), keep)
     base, out = ctx.run(whole), ctx.run(padded)
@@ -172,7 +172,7 @@ def counted_from_the_end(ctx: Context) -> str:
 
     The products of queries and keys: positions that turn both alike leave them as they are.
     """
-    if ctx.kind != "decoder" or not ctx.call.ids:
+    if ctx.kind != "decoder" or not ctx.call.x.ids:
         return ""
     whole, longer, real, base = _on_the_right(ctx)
     n, m = whole.x.shape[1], longer.x.shape[1]

@@ -46,7 +46,7 @@ def score_spread(site: Site) -> float:
 @check("positions.missing", "positions.batch_axis")
 def missing(ctx: Context) -> Iterator[Finding]:
     """A token repeated: its outputs or its scores differ by position."""
-    if not ctx.call.ids:
+    if not ctx.call.x.ids:
         raise NotApplicable("it takes vectors: positions may be added outside")
     if "no-positions" in ctx.profile:
         raise NotApplicable("profile: no positions, by choice")

@@ -28,7 +28,7 @@ ONE_PLACE, SPREAD = 0.15, 0.4  # shares of the entropy of an even look; cosine w
 @check("training.gradients", kinds=MODELS)
 def saturated(ctx: Context) -> Iterator[Finding]:
     """The entropy of the weights of every attention, as the model starts."""
-    if not ctx.call.ids or not fresh(ctx.module):
+    if not ctx.call.x.ids or not fresh(ctx.module):
         raise NotApplicable("it takes no ids, or its weights look trained")
     large = {n: size for n, size in _sizes(ctx) if size > LARGE}
     if not large:
@@ -62,7 +62,7 @@ def _sizes(ctx: Context) -> Iterator[tuple[str, float]]:
     }
     for name, p in ctx.quiet.named_parameters():
         wide = p.ndim >= 2 and sum(n > 1 for n in p.shape) >= 2 and p.is_floating_point()
-        known = (ctx.call.vocab, ctx.call.source_vocab)
+        known = (ctx.call.x.vocab, ctx.call.source.vocab)
         if wide and id(p) not in tables and p.shape[0] not in known:
             yield name, float(p.detach().square().mean().sqrt()) / usual_size(p)
 

@@ -69,7 +69,7 @@ def _outside(ctx: Context, target: nn.Module) -> str:
 def _ties(ctx: Context) -> Iterator[Finding]:
     """Two parameters in one memory, or two equal matrices: a tie that the next step breaks."""
     large = [(n, p) for n, p in ctx.module.named_parameters() if p.ndim == 2 and p.numel() > 64]
-    vocab = [(n, p) for n, p in large if ctx.call.vocab and p.shape[0] == ctx.call.vocab]
+    vocab = [(n, p) for n, p in large if ctx.call.x.vocab and p.shape[0] == ctx.call.x.vocab]
     for i, (one, p) in enumerate(vocab):
         for two, q in vocab[i + 1 :]:
             if p.shape != q.shape or p is q:

@@ -21,7 +21,7 @@ def greedy(ctx: Context) -> Iterator[Finding]:
     generate = getattr(ctx.loud, "generate", None)
     if ctx.call.silence:
         raise NotApplicable("dropout acts in eval: mend that first")
-    if not callable(generate) or not ctx.call.ids or ctx.call.slots:
+    if not callable(generate) or not ctx.call.x.ids or ctx.call.slots:
         raise NotApplicable("there is no generate to compare with")
     batch = ctx.call.batch(2, max(3, min(5, ctx.call.length - NEW)))
     want = _by_hand(ctx, batch.x)

@@ -30,8 +30,8 @@ def softmax_axis(ctx: Context) -> Iterator[Finding]:
 
 def _padded(ctx: Context) -> Iterator[Site]:
     """The attentions of a run in which a mask hides two places, on either side."""
-    for side in ("x", "source"):
-        padded = ctx.with_hole(side) if ctx.call.masks(side) else None
+    for side in ctx.one.sides:
+        padded = ctx.with_hole(side) if ctx.call.side(side).keeps else None
         if padded is not None:
             yield from ctx.watch(padded[0])[0].sites
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.checks.cross import sites_of, source_of
 from allformer.auditor.checks.padding import PADS, query_rows, with_padding
 from allformer.auditor.context import Context, NotApplicable, check
@@ -51,9 +51,9 @@ check("padding.ignored", "padding.query_axis", "cross.mask", kinds=("seq2seq",))
 def _padding_moves(ctx: Context) -> str:
     """How padding of the source moves the output, in words; "" if it does not."""
     call = ctx.call
-    if not call.keeps_source and not (call.pad_inside or call.pad is not None):
+    if not call.source.keeps and not (call.pad_inside or call.pad is not None):
         raise NotApplicable("no padding of the source can be given (a mask, or pad=)")
-    if call.keeps_source:
+    if call.source.keeps:
         score = padding_influence(call, ctx.loud, "source")
         if score is not None and 1e-6 < score < 1e5:  # more: no source token moves anything
             return (
@@ -61,11 +61,11 @@ def _padding_moves(ctx: Context) -> str:
                 f"changing a real one does"
             )
     batch = call.batch(2, max(4, call.length - PADS), source=max(4, call.length - PADS))
-    whole = torch.ones(source_of(batch).shape[:2], dtype=torch.bool)
-    base = ctx.run(replace(batch, source_keep=whole if call.keeps_source else None))
+    whole = everything(source_of(batch))
+    base = ctx.run(replace(batch, source_keep=whole if call.source.keeps else None))
     source, keep = with_padding(ctx, source_of(batch), left=False)
     gap = distance(
-        ctx.run(replace(batch, source=source, source_keep=keep if call.keeps_source else None)),
+        ctx.run(replace(batch, source=source, source_keep=keep if call.source.keeps else None)),
         base,
     )
     if gap > 1e-6 * scale_of(base):
@@ -81,7 +81,7 @@ def _padded_inside(ctx: Context) -> tuple[Batch, Tensor]:
     batch = replace(ctx.call.batch(1), source=source)
     if source.shape[1] == batch.x.shape[1]:
         batch = replace(batch, x=batch.x[:, :-1])
-    return replace(batch, source_keep=keep if ctx.call.keeps_source else None), keep[0]
+    return replace(batch, source_keep=keep if ctx.call.source.keeps else None), keep[0]
 
 
 def _weight_on(sites: list[Site], rows: Tensor, keep: Tensor) -> float:

@@ -23,7 +23,7 @@ RATES = (3e-4, 3e-3)
 
 
 def _logits(ctx: Context) -> None:
-    if not ctx.call.ids:
+    if not ctx.call.x.ids:
         raise NotApplicable("it takes no ids")
 
 
@@ -42,7 +42,7 @@ def initial_loss(ctx: Context) -> Iterator[Finding]:
         raise NotApplicable("the weights look trained: norms and biases are not as initialised")
     batch = ctx.call.batch(4)
     out = ctx.run(batch, ctx.quiet)
-    vocab = ctx.call.vocab
+    vocab = ctx.call.x.vocab
     if out.ndim != 3 or out.shape[-1] != vocab:
         raise NotApplicable("the outputs are not logits over the vocabulary")
     targets = torch.randint(vocab, batch.x.shape, generator=torch.Generator().manual_seed(2))
@@ -81,7 +81,7 @@ def gradients(ctx: Context) -> Iterator[Finding]:
     batch = ctx.call.batch(4)
     targets = ctx.call.batch(4, seed=3).x
     with torch.enable_grad():
-        _objective(ctx.call(twin, batch).main, ctx.call.vocab, targets).backward()
+        _objective(ctx.call(twin, batch).main, ctx.call.x.vocab, targets).backward()
     sizes = {n: float(p.grad.norm()) for n, p in twin.named_parameters() if p.grad is not None}
     bad = [n for n, size in sizes.items() if not math.isfinite(size)]
     if bad:
@@ -149,7 +149,7 @@ def _asleep(ctx: Context, twin: nn.Module, seed: int) -> set[str]:
     batch, targets = ctx.call.batch(16, seed=seed), ctx.call.batch(16, seed=seed + 3).x
     twin.zero_grad()
     with torch.enable_grad():
-        _objective(ctx.call(twin, batch).main, ctx.call.vocab, targets).backward()
+        _objective(ctx.call(twin, batch).main, ctx.call.x.vocab, targets).backward()
     return _no_gradient(twin)
 
 
@@ -172,7 +172,7 @@ def _by_own_numbers(ctx: Context, asleep: set[str]) -> set[str]:
     used: set[str] = set()
     dead = set(asleep)
     for seed in (1, 2, 3):
-        loud = make_loud(duplicate(ctx.loud), seed, frozenset({ctx.call.vocab}))
+        loud = make_loud(duplicate(ctx.loud), seed, frozenset({ctx.call.x.vocab}))
         used |= asleep - _asleep(ctx, loud, seed)
         with torch.no_grad():
             for name, p in loud.named_parameters():
@@ -200,7 +200,7 @@ def becomes_nan(ctx: Context) -> Iterator[Finding]:
                 for group in optimiser.param_groups:
                     group["lr"] = rate * min(1.0, (step + 1) / STEPS) if warm_up else rate
                 with torch.enable_grad():
-                    loss = _objective(call(twin, batch).main, call.vocab, batch.x)
+                    loss = _objective(call(twin, batch).main, call.x.vocab, batch.x)
                     optimiser.zero_grad()
                     loss.backward()
                 bad = _not_finite(twin)

@@ -31,7 +31,7 @@ def unused(ctx: Context) -> Iterator[Finding]:
         p.requires_grad_(p.is_floating_point())
     with torch.enable_grad():
         total = _everything(ctx, twin)
-        if ctx.call.labels_name and ctx.call.ids:
+        if ctx.call.labels_name and ctx.call.x.ids:
             with contextlib.suppress(Exception):
                 total = total + _everything(ctx, twin, ctx.call.batch(2, seed=4).x)
         if not total.requires_grad:
@@ -97,7 +97,7 @@ def _other_ways(ctx: Context, twin: nn.Module) -> Iterator[Callable[[], Tensor]]
                     ones = torch.ones(content.shape[:2], dtype=torch.long)
                     yield partial(_everything, ctx, twin, more={name: ones})
     for seed in (2, 3, 4):  # a router chooses others of the experts
-        make_loud(twin, seed, frozenset({call.vocab, call.source_vocab}))
+        make_loud(twin, seed, frozenset({call.x.vocab, call.source.vocab}))
         yield partial(_everything, ctx, twin, rows=16, seed=seed)
 
 

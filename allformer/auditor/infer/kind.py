@@ -35,7 +35,7 @@ def settle_kind(plan: Call, module: nn.Module, twin: Any) -> None:
     """Tell attentions, blocks, decoders and encoders by what they do."""
     if plan.kind != "encoder":
         return
-    if not plan.ids:
+    if not plan.x.ids:
         watch = watched(plan, twin, plan.batch(1))
         where = {s.where for s in watch.sites}
         if watch.sites and not watch.other_linears():

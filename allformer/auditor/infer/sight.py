@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Call
+from allformer.auditor.calls import Call, everything
 from allformer.auditor.infer.attempt import attempt, watched
 from allformer.auditor.probe import distance, scale_of
 from allformer.auditor.watch import Site
@@ -40,8 +40,7 @@ def padding_influence(plan: Call, twin: Any, side: str, rows: int = 3) -> float 
     """How much hidden content moves the output, over how much seen content does; None: no call."""
     batch = plan.batch(rows)
     content = batch.content(side)
-    assert content is not None
-    keep = torch.ones(content.shape[:2], dtype=torch.bool)
+    keep = everything(content)
     keep[:, plan.hole(side, content.shape[1])] = False
     other = plan.other(content)
 

@@ -24,20 +24,20 @@ def stock(plan: Call, module: nn.Module) -> bool:
     """Fill the call of one of torch's modules; False if it is none."""
     if type(module) not in STOCK or STOCK[type(module)] == "norm":
         return False
-    plan.ids = plan.source_ids = False
+    plan.x.ids = plan.source.ids = False
     plan.style = f"torch.nn.{type(module).__name__}, by its documentation"
     if isinstance(module, nn.MultiheadAttention):
-        plan.x_names = ["query", "key", "value"]
+        plan.x.names = ["query", "key", "value"]
         plan.slots = [Slot("key_padding_mask", "x", BLOCK)]
     elif isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
-        plan.x_names = ["src"]
+        plan.x.names = ["src"]
         plan.slots = [Slot("src_key_padding_mask", "x", BLOCK)]
         if plan.kind == "decoder":
             mask = "mask" if isinstance(module, nn.TransformerEncoder) else "src_mask"
             plan.slots.append(Slot(mask, "x", CAUSAL, causal=True))
     else:
-        plan.x_names = ["tgt"]
-        plan.source_names = ["src" if isinstance(module, nn.Transformer) else "memory"]
+        plan.x.names = ["tgt"]
+        plan.source.names = ["src" if isinstance(module, nn.Transformer) else "memory"]
         plan.slots = [
             Slot("tgt_mask", "x", CAUSAL, causal=True),
             Slot("tgt_key_padding_mask", "x", BLOCK),

@@ -26,8 +26,8 @@ def special_ids(plan: Call, config: Any, pad: int | None) -> None:
 
 def within_vocabulary(plan: Call, **named: int | None) -> None:
     """An AuditError if an id that the user named is none; the config's is left out then."""
-    most = max(plan.vocab, plan.source_vocab)
-    if not plan.ids or not most:
+    most = max(plan.x.vocab, plan.source.vocab)
+    if not plan.x.ids or not most:
         return
     for name, value in named.items():
         if value is not None and not 0 <= value < most:
@@ -40,15 +40,15 @@ def within_vocabulary(plan: Call, **named: int | None) -> None:
 
 def pad_inside(plan: Call, module: nn.Module, twin: Any, pad: int | None) -> None:
     """An id that the module masks by itself: no query looks at it."""
-    if not plan.ids or plan.kind not in MODELS:
+    if not plan.x.ids or plan.kind not in MODELS:
         return
     rows = [m.padding_idx for m in module.modules() if isinstance(m, nn.Embedding)]
     known = next((r for r in rows if r is not None), None)
     if plan.pad is None and known is not None:
         plan.pad = known
-    if (plan.keeps_source if plan.has_source else plan.keeps) or plan.user is not None:
+    if (plan.source.keeps if plan.has_source else plan.x.keeps) or plan.user is not None:
         return
-    last = (plan.source_vocab or plan.vocab) - 1
+    last = (plan.source.vocab or plan.x.vocab) - 1
     for candidate in dict.fromkeys([pad, known, plan.pad, 0, 1, 2, last]):
         if candidate is not None and 0 <= candidate <= last and looks_away(plan, twin, candidate):
             plan.pad, plan.pad_inside = candidate, True

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from allformer.auditor.calls import Call
+from allformer.auditor.calls import Call, everything
 from allformer.auditor.infer.attempt import attempt
 from allformer.auditor.probe import distance, scale_of
 
@@ -28,13 +27,14 @@ def by_user(plan: Call, call: Callable[..., Any]) -> None:
 def user_masks(plan: Call, twin: Any) -> None:
     """Whether masks are given to it, and whether it counts them: `keep.sum(1)`."""
     _optional(plan, twin)
-    plan.keeps = plan.user_arity > (4 if plan.kind == "seq2seq" else 2)
-    plan.keeps_source = plan.kind == "seq2seq" and plan.user_arity > 3
-    if plan.keeps and plan.kind == "seq2seq" and _ignores(plan, twin):
-        plan.keeps = False
+    plan.x.keeps = plan.user_arity > (4 if plan.kind == "seq2seq" else 2)
+    plan.source.keeps = plan.kind == "seq2seq" and plan.user_arity > 3
+    if plan.x.keeps and plan.kind == "seq2seq" and _ignores(plan, twin):
+        plan.x.keeps = False
         plan.notes.append("keep changes nothing: targets padded on the right need none")
-    sides = [s for s, keeps in (("x", plan.keeps), ("source", plan.keeps_source)) if keeps]
-    plan.counted = frozenset(s for s in sides if _counts(plan, twin, s))
+    for name in ("x", "source"):
+        side = plan.side(name)
+        side.counted = side.keeps and _counts(plan, twin, name)
     _say(plan)
 
 
@@ -59,10 +59,7 @@ def _optional(plan: Call, twin: Any) -> None:
 
 def _counts(plan: Call, twin: Any, side: str) -> bool:
     """Two hidden tokens in the middle are as two at the end, and not as three there."""
-    batch = plan.batch(2)
-    content = batch.content(side)
-    assert content is not None
-    n = content.shape[1]
+    n = plan.batch(2).content(side).shape[1]
     middle, end, more = (
         _hiding(plan, twin, side, first, number)
         for first, number in ((n // 2, 2), (n - 2, 2), (n - 3, 3))
@@ -81,8 +78,6 @@ def _ignores(plan: Call, twin: Any) -> bool:
 
 def _hiding(plan: Call, twin: Any, side: str, first: int, number: int) -> Tensor | None:
     batch = plan.batch(2)
-    content = batch.content(side)
-    assert content is not None
-    keep = torch.ones(content.shape[:2], dtype=torch.bool)
+    keep = everything(batch.content(side))
     keep[:, first : first + number] = False
     return attempt(plan, twin, batch.hiding(side, keep))

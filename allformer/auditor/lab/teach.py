@@ -15,7 +15,7 @@ from torch import nn
 
 from allformer.auditor.catalogue import CATALOGUE
 from allformer.auditor.lab.bugs import BUGS, Bug
-from allformer.auditor.lab.models import build
+from allformer.auditor.lab.plant import build, lines
 from allformer.auditor.lab.tasks import VOCAB, train
 
 STEPS = 250
@@ -85,11 +85,12 @@ def measure(
         curve = _train(bug.shape, bug.name, style, dict(bug.options), steps)
         shown = planted(bug, style)
         report = audit(shown, bug.shape, vocab=VOCAB, pad=bug.pad)
+        right_line, wrong_line = lines(bug, style)
         finding = next((f for f in report.findings if f.check == bug.check), None)
         rows.append(
             {
                 "bug": bug.name, "shape": bug.shape, "style": style, "check": bug.check,
-                "line": bug.line, "right_line": bug.right,
+                "line": wrong_line, "right_line": right_line,
                 "loss": [round(v, 4) for v in curve["loss"]],
                 "right_loss": [round(v, 4) for v in right[key]["loss"]],
                 "answers": curve["right"], "right_answers": right[key]["right"],
