@@ -11,18 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from allformer.auditor.catalogue import CATALOGUE
-from allformer.auditor.masks import Mask, mask
+from allformer.auditor.mask_doctor import Mask, mask
 from allformer.auditor.report import Finding, Report
 from allformer.auditor.run import assert_sound, audit
 
 if TYPE_CHECKING:
     from allformer.auditor import lab
-    from allformer.auditor.consistency import consistency
+    from allformer.auditor.comparisons import consistency
     from allformer.auditor.lab import teach
     from allformer.auditor.render import show
     from allformer.auditor.sandbox import run_apart
 
-_LATER = {"consistency": "consistency", "run_apart": "sandbox", "show": "render", "teach": "lab"}
+_LATER = {"consistency": "comparisons", "run_apart": "sandbox", "show": "render", "teach": "lab"}
 
 __all__ = [
     "CATALOGUE", "Finding", "Mask", "Report", "assert_sound", "audit", "consistency", "lab", "mask",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from allformer.auditor.budget import Budget
-from allformer.auditor.encode import Encoding
+from allformer.auditor.mask_encoding import Encoding
 from allformer.auditor.outputs import Out, read
 
 LABELS = ("labels", "label", "targets", "target", "y", "tgt_labels", "lm_labels")

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allformer.auditor.alone import alone
+from allformer.auditor.blockers import blocker
 from allformer.auditor.budget import Exhausted
 from allformer.auditor.context import CHECKS, Context, NotApplicable
 from allformer.auditor.infer import infer
-from allformer.auditor.probe import bare, duplicate, guarded, make_loud
+from allformer.auditor.probe import bare, brief, duplicate, guarded, make_loud
 from allformer.auditor.profiles import read_profile
 from allformer.auditor.report import Finding, Report
 from allformer.errors import AuditError
@@ -74,7 +74,7 @@ def audit(
         if isinstance(module, Tensor):
             kind = "mask"
         if kind in SPECIAL_KINDS or (kind is None and not isinstance(module, nn.Module)):
-            from allformer.auditor.special import audit_special
+            from allformer.auditor.standalone import audit_special
 
             report = audit_special(module, kind, pad=pad, eos=eos, only=only)
         else:
@@ -126,7 +126,7 @@ def _audit_module(
     progress: Progress | None,
     **how: Any,
 ) -> Report:
-    from allformer.auditor.checks import ORDER  # importing it registers them
+    from allformer.auditor.checks import ORDER
 
     if not isinstance(module, nn.Module):
         more = " that takes arguments" if callable(module) else ""
@@ -147,7 +147,7 @@ def _audit_module(
     )
     report.kind, report.inferred = ctx.kind, ctx.call.notes
     ctx.call.budget.renew()
-    nothing = alone(ctx)
+    nothing = blocker(ctx)
     if nothing is not None:
         report.findings, report.notes = [nothing], ["no other check was made"]
         return report
@@ -184,7 +184,7 @@ def _one(item: Any, ctx: Context, report: Report) -> None:
             report.not_applicable.update({i: str(reason) for i in item.ids})
             return
     except Exception as error:
-        text = " ".join(str(error).split())[:160]
+        text = brief(error, 160)
         if not found:
             failed = f"could not run: {type(error).__name__}: {text}"
             report.not_applicable.update(dict.fromkeys(item.ids, failed))

@@ -52,7 +52,7 @@ def run_apart(
                         "progress": str(progress)}),
             encoding="utf-8",
         )  # fmt: skip
-        command = [sys.executable, "-m", "allformer.auditor.child", str(wanted)]
+        command = [sys.executable, "-m", "allformer.auditor.worker", str(wanted)]
         path = os.pathsep.join([p for p in sys.path if p])
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
         with open(Path(folder) / "output", "wb+") as output:

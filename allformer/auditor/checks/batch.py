@@ -49,7 +49,6 @@ def mixing(ctx: Context) -> Iterator[Finding]:
             row = real[gap.index(worst)]
             yield Finding(
                 "batch.mixing",
-                "",
                 f"changing row 1 of {rows} moves row {row} by {worst:.3g} (outputs are of size "
                 f"{scale_of(base):.3g})",
             )
@@ -63,7 +62,6 @@ def _padding_of_others(ctx: Context) -> Iterator[Finding]:
         rows = _heads(ctx)
         yield Finding(
             "batch.mixing",
-            "",
             f"{ctx.call.lone_mask} of shape (rows, {ctx.positions()}) is taken only for 1 row, or "
             f"for {rows}, as many as there are heads: it is broadcast along the heads, so that a "
             f"head gets the padding of another row",
@@ -80,7 +78,6 @@ def _padding_of_others(ctx: Context) -> Iterator[Finding]:
             what = "the last 3 tokens" if side == "x" else "the last 3 source tokens"
             yield Finding(
                 "batch.mixing",
-                "",
                 f"marking {what} of row 1 as padding moves row {2 * gap.index(max(gap))} by "
                 f"{max(gap):.3g} (outputs are of size {scale_of(base):.3g}): rows get the mask of "
                 f"another row (repeat instead of repeat_interleave)",
@@ -127,9 +124,9 @@ def same_rows(ctx: Context) -> Iterator[Finding]:
         row = gaps.index(max(gaps)) + 1
         yield Finding(
             "positions.batch_axis",
-            _where(ctx, batch),
             f"{rows} identical rows give different outputs: row {row} is {max(gaps):.3g} away from "
             f"row 0 (outputs are of size {scale_of(out):.3g})",
+            _where(ctx, batch),
         )
 
 

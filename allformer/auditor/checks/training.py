@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer.auditor.calls import MODELS
-from allformer.auditor.checks.layers import lists
 from allformer.auditor.context import Context, NotApplicable, check
+from allformer.auditor.evidence.blocks import lists
+from allformer.auditor.evidence.randomness import fresh
 from allformer.auditor.probe import duplicate, make_loud
 from allformer.auditor.report import Finding
 
@@ -54,23 +55,9 @@ def initial_loss(ctx: Context) -> Iterator[Finding]:
     if not loss - even < max(2.0, 0.5 * even):
         yield Finding(
             "training.initial_loss",
-            "",
             f"the first loss is {loss:.2f}, ln {vocab} = {even:.2f}; the logits have a standard "
             f"deviation of {float(out[out.isfinite()].std()):.2f}",
         )
-
-
-def fresh(module: nn.Module) -> bool:
-    """Whether the vectors (norms, biases) still are what they began with."""
-    vectors = [p for p in module.parameters() if p.ndim == 1 and p.numel() > 1]
-    if not vectors:
-        return True
-    constant = [bool((p == p[0]).all()) for p in vectors]
-    small = [bool(p.abs().max() <= 1.0) for p in vectors]  # torch draws a Linear's bias
-    gains = [p for p in vectors if float(p.mean()) > 0.5]
-    return all(bool((p == p[0]).all()) for p in gains) and all(
-        c or s for c, s in zip(constant, small, strict=True)
-    )
 
 
 @check("training.gradients", kinds=MODELS)
@@ -85,7 +72,7 @@ def gradients(ctx: Context) -> Iterator[Finding]:
     sizes = {n: float(p.grad.norm()) for n, p in twin.named_parameters() if p.grad is not None}
     bad = [n for n, size in sizes.items() if not math.isfinite(size)]
     if bad:
-        yield Finding("training.gradients", bad[0], f"{len(bad)} gradients are NaN or infinite")
+        yield Finding("training.gradients", f"{len(bad)} gradients are NaN or infinite", bad[0])
         return
     if not fresh(ctx.module):
         return
@@ -94,19 +81,19 @@ def gradients(ctx: Context) -> Iterator[Finding]:
         worst = max(sizes, key=lambda n: sizes[n])
         yield Finding(
             "training.gradients",
-            worst,
             f"the first gradient has a norm of {total:.3g}, {sizes[worst]:.3g} of it in {worst}",
+            worst,
         )
         return
     for name, inside in lists(twin):
-        norms = [_norm(m) for m in inside if _norm(m) is not None]
-        if len(norms) > 1 and max(norms) > 0 and min(norms) < 1e-6 * max(norms):  # type: ignore[type-var,operator]
-            i = norms.index(min(norms))  # type: ignore[type-var]
+        norms = [size for size in map(_norm, inside) if size is not None]
+        if len(norms) > 1 and max(norms) > 0 and min(norms) < 1e-6 * max(norms):
+            i = norms.index(min(norms))
             yield Finding(
                 "training.gradients",
-                f"{name}.{i}",
                 f"the gradient of {name}.{i} is {norms[i]:.1e}, that of its largest sibling "
-                f"{max(norms):.1e}",  # type: ignore[type-var]
+                f"{max(norms):.1e}",
+                f"{name}.{i}",
             )
             return
     yield from _never_learns(ctx, twin)
@@ -137,10 +124,10 @@ def _never_learns(ctx: Context, twin: nn.Module) -> Iterator[Finding]:
         sizes = {n: p.numel() for n, p in twin.named_parameters() if n in dead}
         yield Finding(
             "training.gradients",
-            next(iter(sizes)),
             f"{len(dead)} matrices with {sum(sizes.values()):,} numbers have a gradient of exactly "
             f"0 in each of the first {PATIENCE} steps, e.g. {', '.join(list(sizes)[:3])}; with "
             f"other numbers in them they have one: they start where nothing can move them",
+            next(iter(sizes)),
         )
 
 
@@ -208,9 +195,9 @@ def becomes_nan(ctx: Context) -> Iterator[Finding]:
                     warm = "with" if warm_up else "without"
                     yield Finding(
                         "training.nan",
-                        bad[0] if bad else "",
                         f"at a learning rate of {rate:g} {warm} warm-up the loss is "
                         f"{float(loss):.3g} and {len(bad)} gradients are not finite at step {step}",
+                        bad[0] if bad else "",
                     )
                     return
                 optimiser.step()

@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from allformer.auditor.calls import ORDERED, Call, Slot, parameters
-from allformer.auditor.encode import Encoding, padding_encodings
 from allformer.auditor.infer.arguments import CROSS_WORDS, is_mask, side
 from allformer.auditor.infer.attempt import attempt
-from allformer.auditor.infer.stock import STOCK
+from allformer.auditor.infer.torch_modules import STOCK
+from allformer.auditor.mask_encoding import Encoding, padding_encodings
 from allformer.auditor.probe import distance, scale_of
 from allformer.errors import AuditError
 

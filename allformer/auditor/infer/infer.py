@@ -14,9 +14,9 @@ from allformer.auditor.infer.first_run import first_run
 from allformer.auditor.infer.kind import first_kind, settle_kind
 from allformer.auditor.infer.masks import mask_slots
 from allformer.auditor.infer.output import last_only, one_number, probabilities, time_axis
-from allformer.auditor.infer.stock import STOCK, stock
-from allformer.auditor.infer.tokens import pad_inside, special_ids, within_vocabulary
-from allformer.auditor.infer.user import by_user, user_masks
+from allformer.auditor.infer.special_tokens import pad_inside, special_ids, within_vocabulary
+from allformer.auditor.infer.torch_modules import STOCK, stock
+from allformer.auditor.infer.user_call import by_user, user_masks
 from allformer.auditor.infer.vocab import config_vocab, likely, sharpen, table_sizes
 
 

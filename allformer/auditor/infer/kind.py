@@ -9,8 +9,8 @@ from torch import nn
 from allformer.auditor.calls import LABELS, Call, parameters
 from allformer.auditor.infer.arguments import is_mask
 from allformer.auditor.infer.attempt import watched
-from allformer.auditor.infer.sight import one_sided, sees
-from allformer.auditor.infer.stock import STOCK
+from allformer.auditor.infer.torch_modules import STOCK
+from allformer.auditor.infer.visibility import one_sided, sees
 from allformer.auditor.probe import lies_in
 
 
@@ -63,7 +63,7 @@ def _causal_layers(plan: Call, twin: Any) -> tuple[int, int]:
     looks = [
         s.weights.abs().nan_to_num(0.0).amax(0) > 1e-12
         for s in watched(plan, twin, plan.batch(1)).sites
-        if s.weights is not None and s.weights.shape[1:] == (n, n)
+        if s.weights.shape[1:] == (n, n)
     ]
     back = any(one_sided(look.mT) for look in looks)
     return 0 if back else sum(one_sided(look) for look in looks), len(looks)

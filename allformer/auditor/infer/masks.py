@@ -8,11 +8,11 @@ from typing import Any
 from torch import nn
 
 from allformer.auditor.calls import MODELS, ORDERED, Batch, Call, Slot, everything, parameters
-from allformer.auditor.encode import causal_encodings, padding_encodings
 from allformer.auditor.infer.arguments import is_mask, side
 from allformer.auditor.infer.attempt import attempt, watched
-from allformer.auditor.infer.sight import padding_influence, sees
-from allformer.auditor.infer.stock import STOCK
+from allformer.auditor.infer.torch_modules import STOCK
+from allformer.auditor.infer.visibility import padding_influence, sees
+from allformer.auditor.mask_encoding import causal_encodings, padding_encodings
 
 OTHERS = ("head_mask", "cross_attn_head", "labels", "global")  # masks of something else
 
@@ -54,7 +54,7 @@ def _over_itself(plan: Call, twin: Any, slot: Slot) -> None:
         keys = 0 if batch.source is None else batch.source.shape[1]
         own = [
             s.weights.nan_to_num(0.0) for s in watched(trial, twin, batch).sites
-            if s.weights is not None and s.weights.shape[1:] == (keys, keys)
+            if s.weights.shape[1:] == (keys, keys)
         ]  # fmt: skip
         if own and float(own[0].std(-1).min()) > 1e-9:  # neither blank nor even
             plan.slots = trial.slots

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from allformer.auditor.calls import MODELS, Call
 from allformer.auditor.infer.attempt import attempt
-from allformer.auditor.infer.stock import STOCK
+from allformer.auditor.infer.torch_modules import STOCK
 
 
 def config_vocab(config: Any) -> int:
