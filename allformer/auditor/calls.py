@@ -21,12 +21,17 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from allformer.auditor.budget import Budget
-from allformer.auditor.encode import Encoding
+from allformer.auditor.mask_encoding import Encoding
 from allformer.auditor.outputs import Out, read
 
 LABELS = ("labels", "label", "targets", "target", "y", "tgt_labels", "lm_labels")
 MODELS = ("decoder", "encoder", "seq2seq")
 ORDERED = ("decoder", "seq2seq")  # kinds that must not see the future
+
+
+def everything(content: Tensor) -> Tensor:
+    """B T: a mask that hides nothing."""
+    return torch.ones(content.shape[:2], dtype=torch.bool)
 
 
 @dataclass
@@ -44,9 +49,21 @@ class Batch:
         """x, and the source if there is one."""
         return [self.x] if self.source is None else [self.x, self.source]
 
-    def content(self, side: str) -> Tensor | None:
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """ "x", and "source" if there is one."""
+        return ("x",) if self.source is None else ("x", "source")
+
+    def content(self, side: str) -> Tensor:
         """What is on a side, "x" or "source"."""
-        return self.x if side == "x" else self.source
+        content = self.x if side == "x" else self.source
+        assert content is not None, "it has a source"
+        return content
+
+    def real(self, side: str) -> Tensor:
+        """B T: which tokens of a side are real; all, where no mask says it."""
+        keep = self.keep if side == "x" else self.source_keep
+        return everything(self.content(side)) if keep is None else keep
 
     def hiding(self, side: str, keep: Tensor) -> Batch:
         """The same with a mask on a side."""
@@ -69,35 +86,45 @@ class Slot:
 
 
 @dataclass
+class Side:
+    """One of the two sequences: which arguments take it, what it is made of, and its padding."""
+
+    names: list[str] = field(default_factory=list)
+    ids: bool = True
+    vocab: int = 0
+    width: int = 0
+    keeps: bool = False  # a padding mask is taken for it
+    counted: bool = False  # its padding can only be at the end
+
+    def content(self, rows: int, length: int, call: Call, generator: torch.Generator) -> Tensor:
+        """Random ids that are not special, or vectors."""
+        if self.ids:
+            allowed = torch.tensor(call.allowed(self.vocab or call.x.vocab))
+            return allowed[torch.randint(len(allowed), (rows, length), generator=generator)]
+        shape = rows, length, self.width or call.x.width
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(call.dtype)
+
+
+@dataclass
 class Call:
     """How to run one module; the fields are filled by `infer`."""
 
     kind: str
     style: str = ""
-    x_names: list[str] = field(default_factory=list)
-    source_names: list[str] = field(default_factory=list)
+    x: Side = field(default_factory=Side)
+    source: Side = field(default_factory=Side)
     slots: list[Slot] = field(default_factory=list)
     constants: dict[str, Any] = field(default_factory=dict)
     labels_name: str = ""
     labels_needed: bool = False
     positions_name: str = ""
     documents_name: str = ""
-    ids: bool = True
-    source_ids: bool = True
-    vocab: int = 0
-    source_vocab: int = 0
-    width: int = 0
-    source_width: int = 0
     length: int = 12
+    longer: int = 2  # the source than x: lengths that differ tell the two apart
     time_first: bool = False
-    same_length: bool = False  # the source must be as long as x
     scalar: bool = False  # one number for each position
     square: bool = False  # runs only with as many rows as positions
-    longer: int = 2  # the source than x: lengths that differ tell the two apart
-    keeps: bool = False  # takes a padding mask for x
-    keeps_source: bool = False
     lone_mask: str = ""  # a mask that fits one row, or as many rows as heads, and no other number
-    counted: frozenset[str] = frozenset()  # sides whose padding can only be at the end
     pad: int | None = None  # an id that the module masks by itself, or that the user named
     pad_inside: bool = False
     special: frozenset[int] = frozenset()
@@ -113,17 +140,16 @@ class Call:
     @property
     def has_source(self) -> bool:
         """Whether there is a second sequence."""
-        return bool(self.source_names) or (self.user is not None and self.kind == "seq2seq")
+        return bool(self.source.names) or (self.user is not None and self.kind == "seq2seq")
 
-    def masks(self, side: str) -> bool:
-        """Whether it takes a padding mask for a side."""
-        return self.keeps if side == "x" else self.keeps_source
+    def side(self, name: str) -> Side:
+        """ "x" or "source"."""
+        return self.x if name == "x" else self.source
 
     def at_end(self, side: str) -> bool:
         """Whether it is told how many tokens of a side are real: padding can only follow them."""
-        return side in self.counted or any(
-            s.encoding.shape == "lengths" and s.side == side for s in self.slots
-        )
+        lengths = (s.encoding.shape == "lengths" for s in self.slots if s.side == side)
+        return self.side(side).counted or any(lengths)
 
     def hole(self, side: str, length: int) -> slice:
         """Two places for padding: in the middle, or at the end where it can only be there."""
@@ -154,16 +180,10 @@ class Call:
         """The keyword arguments for a batch."""
         flip = (lambda t: t.transpose(0, 1)) if self.time_first else (lambda t: t)
         out: dict[str, Any] = dict(self.constants)
-        for name in self.x_names:
-            out[name] = flip(batch.x)
-        for name in self.source_names:
-            out[name] = flip(batch.source)
+        out |= {name: flip(batch.x) for name in self.x.names}
+        out |= {name: flip(batch.source) for name in self.source.names}
         for slot in self.slots:
-            content = batch.content(slot.side)
-            keep = batch.keep if slot.side == "x" else batch.source_keep
-            assert content is not None
-            if keep is None:
-                keep = torch.ones(content.shape[:2], dtype=torch.bool)
+            keep = batch.real(slot.side)
             out[slot.name] = slot.encoding(keep, batch.x.shape[1], slot.causal, self.dtype)
         if self.positions_name and batch.keep is not None:
             out[self.positions_name] = (batch.keep.long().cumsum(-1) - 1).clamp(min=0)
@@ -175,16 +195,9 @@ class Call:
 
     def _by_user(self, module: Any, batch: Batch) -> Any:
         assert self.user is not None
-        ones = torch.ones(batch.x.shape[:2], dtype=torch.bool) if batch.keep is None else batch.keep
+        given = [batch.x, batch.real("x")]
         if self.kind == "seq2seq":
-            source = batch.source
-            assert source is not None
-            seen = batch.source_keep
-            if seen is None:
-                seen = torch.ones(source.shape[:2], dtype=torch.bool)
-            given = [source, batch.x, seen, ones]
-        else:
-            given = [batch.x, ones]
+            given = [batch.content("source"), batch.x, batch.real("source"), batch.real("x")]
         if self.user_arity == 1:
             return self.user(batch.x)
         return self.user(module, *given[: self.user_arity - 1])
@@ -195,39 +208,22 @@ class Call:
         """Random inputs without special tokens."""
         generator = torch.Generator().manual_seed(seed)
         length = length or self.length
-        x = self._content(rows, length, self.ids, self.vocab, self.width, generator)
+        x = self.x.content(rows, length, self, generator)
         if not self.has_source:
             return Batch(x)
         source = (source or length + 2) if self.longer > 0 else length + self.longer
-        return Batch(
-            x,
-            source=self._content(
-                rows,
-                source,
-                self.source_ids,
-                self.source_vocab or self.vocab,
-                self.source_width or self.width,
-                generator,
-            ),
-        )
+        return Batch(x, source=self.source.content(rows, source, self, generator))
 
-    def _content(
-        self, rows: int, length: int, ids: bool, vocab: int, width: int, generator: torch.Generator
-    ) -> Tensor:
-        if ids:
-            allowed = torch.tensor([i for i in range(min(vocab, 4096)) if i not in self.special])
-            return allowed[torch.randint(len(allowed), (rows, length), generator=generator)]
-        return torch.randn(rows, length, width, generator=generator, dtype=torch.float64).to(
-            self.dtype
-        )
+    def allowed(self, vocab: int) -> list[int]:
+        """The ids that random content is made of."""
+        return [i for i in range(min(vocab, 4096)) if i not in self.special]
 
     def other(self, x: Tensor, seed: int = 1) -> Tensor:
         """Content that differs from `x` at every place."""
         generator = torch.Generator().manual_seed(seed)
         if x.is_floating_point():
             return torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)
-        vocab = min(self.vocab, self.source_vocab or self.vocab, 4096)
-        allowed = [i for i in range(vocab) if i not in self.special]
+        allowed = self.allowed(min(self.x.vocab, self.source.vocab or self.x.vocab))
         place = {value: i for i, value in enumerate(allowed)}
         step = torch.randint(1, max(2, len(allowed)), x.shape, generator=generator)
         index = torch.tensor([place.get(int(i), 0) for i in x.flatten()]).view(x.shape)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allformer.auditor.calls import MODELS, ORDERED, Batch, Call
+from allformer.auditor.calls import MODELS, ORDERED, Batch, Call, everything
 from allformer.auditor.probe import distance, duplicate, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Inject, Site, Watch
@@ -119,25 +119,22 @@ class Context:
     @property
     def hides(self) -> bool:
         """Whether padding of x can be said: by a mask, or by an id that the module masks itself."""
-        return self.call.keeps or (self.call.pad_inside and not self.call.has_source)
+        return self.call.x.keeps or (self.call.pad_inside and not self.call.has_source)
 
     def hidden(self, batch: Batch, keep: Tensor, side: str = "x") -> Batch:
         """The batch with padding where not `keep`: by a mask, else by the padding's id."""
-        if self.call.masks(side):
+        if self.call.side(side).keeps:
             return batch.hiding(side, keep)
-        content = batch.content(side)
-        assert content is not None
-        return replace(batch, **{side: content.masked_fill(~keep, self.call.pad or 0)})
+        hidden = batch.content(side).masked_fill(~keep, self.call.pad or 0)
+        return replace(batch, **{side: hidden})
 
     def with_hole(self, side: str) -> tuple[Batch, Tensor] | None:
         """`one` with two tokens of padding on a side, and which are real (1 T); None: no way."""
         content = self.one.content(side)
-        if content is None:
-            return None
         named = self.call.pad is not None and not content.is_floating_point()
-        if not (self.call.masks(side) or named):
+        if not (self.call.side(side).keeps or named):
             return None
-        keep = torch.ones(content.shape[:2], dtype=torch.bool)
+        keep = everything(content)
         keep[:, self.call.hole(side, content.shape[1])] = False
         return self.hidden(self.one, keep, side), keep
 

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from allformer.errors import AuditError
 
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+
 
 @contextlib.contextmanager
 def guarded(printed: list[str] | None = None) -> Iterator[None]:
@@ -140,6 +142,11 @@ def scale_of(x: Tensor) -> float:
     """The size of a tensor's numbers, never 0."""
     finite = x.double()[torch.isfinite(x)]
     return float(finite.abs().max()) + 1e-30 if finite.numel() else 1.0
+
+
+def brief(error: BaseException, most: int = 120) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())[:most]
 
 
 def lies_in(where: str, part: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from allformer.auditor.run import assert_sound
+from allformer.auditor import assert_sound
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ print(report.text()); report.to_json(); report.to_junit(); report.to_markdown()
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -20,8 +20,8 @@ class Finding:
     """One bug: `.check` is its id, `.evidence` has the numbers, `.mend` says what to do."""
 
     check: str
-    where: str
     evidence: str
+    where: str = ""
     severity: str = ""  # "error" or "warning"
     why: str = ""
     mend: str = ""
@@ -32,16 +32,10 @@ class Finding:
         """With the catalogue's title, reason and mend in English or Chinese."""
         entry = CATALOGUE[self.check]
         i = 1 if lang == "zh" else 0
-        return Finding(
-            self.check,
-            self.where,
-            self.evidence,
-            self.severity or entry.severity,
-            entry.why[i],
-            entry.mend[i],
-            entry.link,
-            entry.title[i],
-        )
+        return replace(
+            self, severity=self.severity or entry.severity, why=entry.why[i], mend=entry.mend[i],
+            link=entry.link, title=entry.title[i],
+        )  # fmt: skip
 
 
 @dataclass

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allformer.auditor.alone import alone
+from allformer.auditor.blockers import blocker
 from allformer.auditor.budget import Exhausted
 from allformer.auditor.context import CHECKS, Context, NotApplicable
 from allformer.auditor.infer import infer
-from allformer.auditor.probe import bare, duplicate, guarded, make_loud
+from allformer.auditor.probe import bare, brief, duplicate, guarded, make_loud
 from allformer.auditor.profiles import read_profile
 from allformer.auditor.report import Finding, Report
 from allformer.errors import AuditError
@@ -74,13 +74,13 @@ def audit(
         if isinstance(module, Tensor):
             kind = "mask"
         if kind in SPECIAL_KINDS or (kind is None and not isinstance(module, nn.Module)):
-            from allformer.auditor.special import audit_special
+            from allformer.auditor.standalone import audit_special
 
             report = audit_special(module, kind, pad=pad, eos=eos, only=only)
         else:
             report = _audit_module(
-                module, kind, build, wanted, only, progress, eos=eos, vocab=vocab,
-                source_vocab=source_vocab, call=call, pad=pad, width=width,
+                module, kind, build, wanted, only, progress, vocab=vocab,
+                source_vocab=source_vocab, call=call, pad=pad, eos=eos, width=width,
             )  # fmt: skip
     if printed:
         lines = sum(len(text.splitlines()) for text in printed)
@@ -124,11 +124,9 @@ def _audit_module(
     profile: frozenset[str],
     only: Any,
     progress: Progress | None,
-    *,
-    eos: int | None,
     **how: Any,
 ) -> Report:
-    from allformer.auditor.checks import ORDER  # importing it registers them
+    from allformer.auditor.checks import ORDER
 
     if not isinstance(module, nn.Module):
         more = " that takes arguments" if callable(module) else ""
@@ -140,10 +138,16 @@ def _audit_module(
     report = Report(type(module).__name__, kind or "")
     ctx = _context(module, kind, build, profile, how)
     config_eos = getattr(getattr(module, "config", None), "eos_token_id", None)
-    ctx.eos = eos if eos is not None else config_eos if isinstance(config_eos, int) else None
+    ctx.eos = (
+        how["eos"]
+        if how["eos"] is not None
+        else config_eos
+        if isinstance(config_eos, int)
+        else None
+    )
     report.kind, report.inferred = ctx.kind, ctx.call.notes
     ctx.call.budget.renew()
-    nothing = alone(ctx)
+    nothing = blocker(ctx)
     if nothing is not None:
         report.findings, report.notes = [nothing], ["no other check was made"]
         return report
@@ -180,7 +184,7 @@ def _one(item: Any, ctx: Context, report: Report) -> None:
             report.not_applicable.update({i: str(reason) for i in item.ids})
             return
     except Exception as error:
-        text = " ".join(str(error).split())[:160]
+        text = brief(error, 160)
         if not found:
             failed = f"could not run: {type(error).__name__}: {text}"
             report.not_applicable.update(dict.fromkeys(item.ids, failed))
@@ -206,7 +210,7 @@ def _context(module: nn.Module, kind: str | None, build: Any, profile: Any, how:
         try:
             call, twin = infer(module, loud, kind, **how)
             if "right-padding" in profile:
-                call.counted = frozenset(["x", "source"])
+                call.x.counted = call.source.counted = True
             return Context(module, twin, call, build, profile)
         except AuditError as error:
             problems.append(error)
@@ -216,12 +220,12 @@ def _context(module: nn.Module, kind: str | None, build: Any, profile: Any, how:
 
 
 def _norm_context(module: nn.Module, profile: Any, how: Any) -> Context:
-    from allformer.auditor.calls import Call
+    from allformer.auditor.calls import Call, Side
 
     vectors = list(module.parameters())
     width = how.get("width") or (vectors[0].shape[-1] if vectors else 16)
     twin = duplicate(module).double().eval()
-    call = Call("norm", style="forward(x)", x_names=["x"], ids=False, width=int(width))
+    call = Call("norm", style="forward(x)", x=Side(["x"], ids=False, width=int(width)))
     call.notes = [f"called with vectors of {width}"]
     return Context(module, twin, call, None, profile)
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,14 +52,19 @@ def run_apart(
                         "progress": str(progress)}),
             encoding="utf-8",
         )  # fmt: skip
-        command = [sys.executable, "-m", "allformer.auditor.child", str(wanted)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([p for p in sys.path if p])}
+        command = [sys.executable, "-m", "allformer.auditor.worker", str(wanted)]
+        path = os.pathsep.join([p for p in sys.path if p])
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
         with open(Path(folder) / "output", "wb+") as output:
             process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                 env=environment, start_new_session=True,
             )  # fmt: skip
-            code = _wait(process, seconds, progress, say)
+            try:
+                code = _wait(process, seconds, progress, say)
+            except BaseException:  # Ctrl-C does not reach it: it is in a session of its own
+                _kill(process)
+                raise
             output.seek(0)
             tail = output.read()[-4000:].decode("utf-8", "replace").strip()
         return _outcome(answer, code, tail, seconds, megabytes, _last(progress))
@@ -65,23 +72,25 @@ def run_apart(
 
 def _wait(process: Any, seconds: float, progress: Path, say: Any) -> int | None:
     """The exit status, or None if the time was up; the process and its children are gone then."""
-    import signal
-    import time
-
     end, shown = time.monotonic() + seconds, ""
     while process.poll() is None:
         if time.monotonic() > end:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _kill(process)
             return None
         line = _last(progress)
         if say is not None and line and line != shown:
             shown = line
             say(line)
         time.sleep(0.05)
-    with contextlib.suppress(OSError):  # processes that it started and left behind
-        os.killpg(process.pid, signal.SIGKILL)
+    _kill(process)  # processes that it started and left behind
     return int(process.returncode)
+
+
+def _kill(process: Any) -> None:
+    """The process and all that it started."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _last(progress: Path) -> str:
@@ -105,8 +114,6 @@ def _outcome(
         return Apart(report, found.get("rows"))
     end = tail.splitlines()[-1] if tail else "no output"
     if code < 0:
-        import signal
-
         name = signal.Signals(-code).name
         why = f"; more than {megabytes} MB of memory?" if name in ("SIGKILL", "SIGABRT") else ""
         return Apart(problem=f"the process was ended by {name}{during}{why}: {end[:200]}")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
+
+from allformer.errors import AllformerError
 
 KIND = (
     "decoder, encoder, seq2seq, attention, block, norm, positions, feed, mask, loss, step, search."
@@ -42,50 +48,95 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> None:
     """Find the classical Transformer bugs in anybody's PyTorch module."""
-    if lang not in ("en", "zh"):
-        _stop(f"--lang {lang}: there are en and zh")
-    if teach:
-        _teach(out, lang, as_json)
-        return
-    if target is None:
-        _stop("give FILE.py:NAME or a directory, or --teach")
-    from allformer.auditor.sandbox import run_apart
+    with _one_line():
+        if lang not in ("en", "zh"):
+            _stop(f"--lang {lang}: there are en and zh")
+        if teach:
+            _teach(out, lang, as_json)
+            return
+        if target is None:
+            _stop("give FILE.py:NAME or a directory, or --teach")
+        for path in (junit, markdown):  # before the work, not after it
+            if path is not None:
+                path.open("a", encoding="utf-8").close()
+        given = {"kind": kind, "vocab": vocab, "pad": pad, "eos": eos, "profile": profile}
+        options = {k: v for k, v in {**given, "lang": lang}.items() if v is not None}
+        report = _run(str(target), options, timeout, memory, consistency, as_json)
+        if junit is not None:
+            junit.write_text(report.to_junit(), encoding="utf-8")
+        if markdown is not None:
+            markdown.write_text(report.to_markdown(), encoding="utf-8")
+        _print(report, as_json)
+        raise typer.Exit(0 if report.ok else 1)
 
-    given = {"kind": kind, "vocab": vocab, "pad": pad, "eos": eos, "profile": profile, "lang": lang}
-    options = {k: v for k, v in given.items() if v is not None}
-    assert target is not None
-    say = _progress if sys.stderr.isatty() else None
+
+def _run(
+    target: str, options: dict[str, Any], timeout: float, memory: int, compare: bool, as_json: bool
+) -> Any:
+    """The report of an audit in a process of its own; rows of consistency are printed here."""
+    from allformer.auditor import run_apart
+
+    say = _progress if sys.stderr is not None and sys.stderr.isatty() else None
     result = run_apart(
-        target, options, seconds=timeout, megabytes=memory, consistency=consistency, say=say
+        target, options, seconds=timeout, megabytes=memory, consistency=compare, say=say
     )
     if say is not None:
         print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
     if result.problem:
         if as_json:
-            print(json.dumps({"problem": result.problem}, ensure_ascii=False))
+            _json({"problem": result.problem})
         _stop(result.problem)
     if result.rows is not None:
         _rows(result.rows, as_json)
-        return
-    report = result.report
-    assert report is not None
-    if junit is not None:
-        junit.write_text(report.to_junit(), encoding="utf-8")
-    if markdown is not None:
-        markdown.write_text(report.to_markdown(), encoding="utf-8")
+    return result.report
+
+
+def _print(report: Any, as_json: bool) -> None:
     if as_json:
-        print(report.to_json())
-    else:
-        from rich.console import Console
+        _json(report.as_dict(), indent=2)
+        return
+    from rich.console import Console
 
-        from allformer.auditor.render import show
+    from allformer.auditor import show
 
-        show(report, Console())
-    raise typer.Exit(0 if report.ok else 1)
+    show(report, Console())
+    sys.stdout.flush()
 
 
-def _stop(problem: str) -> None:
-    print(f"allformer audit: could not run: {problem}", file=sys.stderr)
+def _json(value: Any, indent: int | None = None) -> None:
+    """One object; where standard output cannot show every letter, they are escaped."""
+    plain = "utf" not in (sys.stdout.encoding or "").lower()
+    print(json.dumps(value, ensure_ascii=plain, indent=indent), flush=True)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """What goes wrong around an audit (files, a full disk, Ctrl-C) is one line and status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal has no √
+    try:
+        if sys.stdout is None:
+            _stop("standard output is closed")
+        yield
+    except AllformerError as error:
+        _stop(str(error))
+    except BrokenPipeError:
+        raise  # whoever reads has read enough: not an error of the audit
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # so that leaving does not try again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        where = f"{error.filename}: " if error.filename else ""
+        _stop(f"{where}{error.strerror or error}")
+    except MemoryError:
+        _stop("there is not enough memory")
+    except KeyboardInterrupt:
+        _stop("stopped")
+
+
+def _stop(problem: str) -> NoReturn:
+    line = " ".join(problem.split())
+    print(f"allformer audit: could not run: {line}", file=sys.stderr)
     raise typer.Exit(2)
 
 
@@ -96,7 +147,7 @@ def _progress(line: str) -> None:
 def _rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     bad = [r for r in rows if r["state"] == "differs"]
     if as_json:
-        print(json.dumps({"ok": not bad, "rows": rows}, ensure_ascii=False))
+        _json({"ok": not bad, "rows": rows})
     else:
         from rich.console import Console
         from rich.table import Table
@@ -115,11 +166,12 @@ def _rows(rows: list[dict[str, Any]], as_json: bool) -> None:
             )
             table.add_row(r["name"], marks[r["state"]], number, r["begins"] or r["reason"])
         Console().print(table)
+        sys.stdout.flush()
     raise typer.Exit(1 if bad else 0)
 
 
 def _teach(out: Path, lang: str, as_json: bool) -> None:
-    from allformer.auditor.lab.teach import teach
+    from allformer.auditor import teach
 
     page = teach(out, lang, say=None if as_json else lambda line: print(line, file=sys.stderr))
-    print(json.dumps({"page": str(page)}) if as_json else f"{page}")
+    print(json.dumps({"page": str(page)}) if as_json else f"{page}", flush=True)

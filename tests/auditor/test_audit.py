@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import allformer as af
-from allformer.auditor import Report, assert_sound, audit, mask
-from allformer.auditor.consistency import consistency
-from allformer.auditor.lab.models import build
+from allformer.auditor import Report, assert_sound, audit, consistency, mask
+from allformer.auditor.lab import build
 from allformer.errors import AuditError
 from tests.auditor.zoo import RMS, MetaLlama, MhaEncoder, NanoGPT, SinePE
 

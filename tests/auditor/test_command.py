@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 CODE = """
 import torch
 from torch import nn
-from allformer.auditor.lab.models import build as make
+from allformer.auditor import lab
+make = lab.build
 
 def sound():
     return make("decoder", "", "fused", vocab=31, width=24, heads=3, layers=1)
@@ -74,11 +77,16 @@ def code(tmp_path_factory):
     return path
 
 
-def run(*arguments):
+def command(*arguments):
+    return [sys.executable, "-m", "allformer", "audit", *map(str, arguments)]
+
+
+def run(*arguments, shell="", stdout=subprocess.PIPE, **environment):
+    line = command(*arguments)
     return subprocess.run(
-        [sys.executable, "-m", "allformer", "audit", *map(str, arguments)],
-        capture_output=True, text=True, cwd=ROOT, timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        ["sh", "-c", shell, "sh", *line] if shell else line,
+        stdout=stdout, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )  # fmt: skip
 
 
@@ -126,3 +134,98 @@ def test_a_checkpoint_directory(tmp_path):
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
     done = run(tmp_path, "--kind", "decoder")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+META = """
+import torch
+from torch import nn
+def meta():
+    with torch.device("meta"):
+        return nn.Sequential(nn.Embedding(31, 8), nn.Linear(8, 31))
+def slow():
+    import time
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def plain(tmp_path):
+    (tmp_path / "plain.py").write_text(META, encoding="utf-8")
+    return tmp_path / "plain.py"
+
+
+def one_line(done):
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("allformer audit: could not run: ")
+    return done.stderr
+
+
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+@pytest.mark.parametrize("path", ["missing/a.xml", "file/a.xml", "folder"])
+def test_an_output_that_cannot_be_written_is_said_before_the_work(plain, tmp_path, option, path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    done = run(f"{plain}:slow", option, tmp_path / path)
+    assert path in one_line(done)
+
+
+def test_a_full_disk_is_one_line(code, tmp_path):
+    said = run(f"{code}:sound", "--kind", "decoder", "--junit", "/dev/full")
+    assert "No space left" in one_line(said)
+    with open("/dev/full", "w") as full:
+        said = run(f"{code}:sound", "--kind", "decoder", "--json", stdout=full)
+    assert "No space left" in one_line(said)
+
+
+@pytest.mark.parametrize("path", ["file", "file/deeper"])
+def test_a_lab_that_cannot_be_written_is_one_line(tmp_path, path):
+    (tmp_path / "file").touch()
+    assert path in one_line(run("--teach", "--out", tmp_path / path))
+
+
+def test_the_meta_device_is_one_line(plain):
+    assert "meta device" in one_line(run(f"{plain}:meta", "--kind", "encoder"))
+
+
+def test_streams_that_are_closed(plain, code):
+    script = 'exec "$@" <&-'
+    done = run(f"{code}:sound", "--kind", "decoder", shell=script)
+    assert done.returncode == 0, done.stderr
+    done = run(f"{plain}:meta", shell='exec "$@" >&-')
+    assert "standard output is closed" in one_line(done)
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_an_ascii_terminal(code, as_json):
+    options = ("--kind", "decoder", "--lang", "zh", *as_json)
+    done = run(f"{code}:leaky", *options, PYTHONIOENCODING="ascii")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.isascii()
+    if as_json:
+        assert json.loads(done.stdout)["findings"][0]["title"]
+
+
+def test_ctrl_c_ends_the_audit_and_its_process(plain):
+    with subprocess.Popen(
+        command(f"{plain}:slow"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=ROOT,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not children(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        (child,) = children(process.pid)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert said == "allformer audit: could not run: stopped\n"
+    assert not Path(f"/proc/{child}").exists()
+
+
+def children(pid):
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        pytest.skip("there is no /proc to find the process in")

@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from allformer.auditor import audit
-from allformer.auditor.lab.bugs import BUGS
-from allformer.auditor.lab.models import build
-from allformer.auditor.lab.tasks import VOCAB
-from allformer.auditor.lab.teach import SIZE, planted
+from allformer.auditor.lab import BUGS, SIZE, VOCAB, build, planted
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 STAYING = [bug for bug in BUGS if bug.name == "buffer"]  # cannot be called after .to("cuda")

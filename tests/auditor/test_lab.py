@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from allformer.auditor import audit
-from allformer.auditor.catalogue import CATALOGUE
-from allformer.auditor.lab.bugs import BUGS
-from allformer.auditor.lab.models import build
-from allformer.auditor.lab.tasks import VOCAB
-from allformer.auditor.lab.teach import SIZE, draw, measure, planted, to_markdown
+from allformer.auditor import CATALOGUE, audit
+from allformer.auditor.lab import BUGS, SIZE, VOCAB, build, draw, measure, planted, to_markdown
 
 CASES = [(bug, style) for bug in BUGS for style in bug.styles]
 

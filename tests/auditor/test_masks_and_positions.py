@@ -28,23 +28,24 @@ class Layer(nn.Module):
     def heads(self, x):
         return x.unflatten(-1, (H, -1)).transpose(1, 2)
 
-    def turn(self, x):
+    def turn(self, x, place):
         n, d = x.shape[-2:]
         i = torch.arange(0, d, 2)
         e = (i // d).float() if self.o.get("rotary") == "whole" else i / d
         e = e * {"scaled": 0.5, "rising": -1.0}.get(self.o["rotary"], 1.0)
         along = {"heads": x.shape[1], "rows": x.shape[0]}.get(self.o["rotary"], n)
-        a = (torch.arange(along).double()[:, None] * self.o.get("theta", 1e4) ** -e).to(x.dtype)
+        where = place[:, None] if along == n else torch.arange(along)
+        a = (where.double()[..., None] * self.o.get("theta", 1e4) ** -e).to(x.dtype)
         a = {"heads": a[:, None], "rows": a[:, None, None]}.get(self.o["rotary"], a)
         c, s = a.cos(), a.sin()
         u, w = x.chunk(2, -1)
         return torch.cat([u * c - w * s, u * s + w * c], -1)
 
-    def forward(self, x, blocked):
+    def forward(self, x, blocked, place=None):
         b, t, _ = x.shape
         q, k, v = (self.heads(f(self.n(x))) for f in (self.q, self.k, self.v))
         if self.o.get("rotary"):
-            q, k = self.turn(q), self.turn(k)
+            q, k = self.turn(q, place), self.turn(k, place)
         s = q @ k.transpose(-2, -1)
         if self.r is not None:
             gaps = torch.arange(t, dtype=x.dtype)[:, None] * 100.0 ** -(torch.arange(D) / D)
@@ -113,7 +114,7 @@ class Model(nn.Module):
             x = x + (self.pe[place] * keep[..., None] if self.o.get("zeroed") and keep is not None
                      else self.pe[place])  # fmt: skip
         for layer in self.layers:
-            x = layer(x, blocked)
+            x = layer(x, blocked, place)
         return self.h(self.n(x))
 
 
@@ -411,7 +412,7 @@ class SingleSoftmax(Padded):
         super().__init__()
         self.value = value
         for layer in self.layers:
-            layer.forward = lambda x, blocked, layer=layer: self.step(layer, x, blocked)
+            layer.forward = lambda x, blocked, _, layer=layer: self.step(layer, x, blocked)
 
     def step(self, layer, x, blocked):
         q, k, v = (layer.heads(f(layer.n(x))) for f in (layer.q, layer.k, layer.v))

@@ -72,7 +72,7 @@ def test_a_check_that_runs_the_module_too_often_is_stopped(monkeypatch):
 
 def test_a_norm_is_looked_at_once_while_its_block_runs(monkeypatch):
     """A copy has the hooks of what it was copied from: looking at it must not look again."""
-    from allformer.auditor.checks import branches
+    from allformer.auditor.checks import branch_norms as branches
 
     depth, most, judge = 0, 0, branches.judge
 

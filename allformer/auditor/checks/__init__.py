@@ -7,10 +7,12 @@ causes (heads, softmax, norms, batch), then what follows from them.
 from importlib import import_module
 
 ORDER = (
-    "dropout", "heads", "softmax", "attention", "lengths", "norms", "batch", "constants", "leak",
-    "masks", "relative", "inputs", "padding", "left", "cross", "source", "positions", "tables",
-    "layers", "residual", "branches", "loss", "denominator", "fed", "cache", "weights", "saving",
-    "packing", "search", "training", "saturation",
+    "dropout", "heads", "softmax", "attention", "norms", "batch",
+    "mask_numbers", "future_leak", "mask_values", "relative_positions",
+    "padding", "left_padding", "cross_attention", "source_padding", "positions",
+    "position_tables", "layers", "residual", "branch_norms", "loss",
+    "decoder_input", "cache", "unused_weights", "saving", "packing", "greedy_search",
+    "training", "saturation",
 )  # fmt: skip
 
 for _name in ORDER:

@@ -38,16 +38,16 @@ def scale(ctx: Context) -> Iterator[Finding]:
         d = site.q.shape[-1]
         yield Finding(
             "attention.scale",
-            site.where,
             f"{name}: Q·Kᵀ is multiplied by {site.scale:.4g}, 1/√{d} = {d**-0.5:.4g} is right "
             f"(head size {d}, model width {width or 'unknown'}); {len(group)} of {len(sites)} "
             f"attentions",
+            site.where,
         )
 
 
 def _width(ctx: Context) -> int:
-    if ctx.call.width:
-        return ctx.call.width
+    if ctx.call.x.width:
+        return ctx.call.x.width
     shapes = [tuple(p.shape) for p in ctx.module.parameters() if p.ndim == 2]
     return min(shapes[0]) if shapes else 0
 
@@ -89,8 +89,8 @@ def shared(ctx: Context) -> Iterator[Finding]:
                     continue
                 yield Finding(
                     "attention.shared_projections",
-                    site.where,
                     f"{one} and {two} are projected by the same parameter {a.weight!r}",
+                    site.where,
                 )
                 return
     if not known:
@@ -123,9 +123,9 @@ def output_projection(ctx: Context) -> Iterator[Finding]:
         heads = lonely[0].q.shape[0] * (1 + lonely[0].beside)
         yield Finding(
             "attention.output_projection",
-            lonely[0].where,
             f"the outputs of {heads} heads go on without a linear map: {len(lonely)} of "
             f"{len(many)} attentions",
+            lonely[0].where,
         )
 
 
@@ -148,9 +148,9 @@ def grouped_order(ctx: Context) -> Iterator[Finding]:
             label = {g: i for i, g in enumerate(dict.fromkeys(groups))}
             yield Finding(
                 "attention.grouped_order",
-                site.where,
                 f"query heads 0 … {heads - 1} read key heads {[label[g] for g in groups]}; "
                 f"neighbours should share one: {[i * count // heads for i in range(heads)]}",
+                site.where,
             )
             return
     if not grouped:
@@ -164,3 +164,37 @@ def _query_order(site: Site) -> list[int]:
         return list(range(heads))
     first = columns.reshape(heads, -1).amin(1)
     return [int(i) for i in first.argsort(stable=True)]
+
+
+@check("attention.scale", kinds=PARTS)
+def by_length(ctx: Context) -> Iterator[Finding]:
+    """Scores divided by √T or by T shrink as the text grows; √d_k stays. (log n is a design.)"""
+    sites = ctx.sites()
+    n = ctx.positions()
+    try:
+        short = ctx.watch(ctx.call.batch(1, n // 2))[0].sites
+    except Exception as error:
+        raise NotApplicable(f"it runs at one length only: {error}") from error
+    if len(short) != len(sites):
+        raise NotApplicable("another length takes other steps")
+    for site, other in zip(sites, short, strict=True):
+        found = _power(site, other)
+        if found:
+            yield Finding(
+                "attention.scale",
+                f"scaled by {found}, the number of keys: Q·Kᵀ is multiplied by {site.scale:.4g} "
+                f"for {site.k.shape[1]} keys and by {other.scale:.4g} for {other.k.shape[1]}; "
+                f"1/√d_k = {site.q.shape[-1] ** -0.5:.4g} is right for any",
+                site.where,
+            )
+            return
+
+
+def _power(site: Site, other: Site) -> str:
+    if site.learned_scale or site.k.shape[1] == other.k.shape[1] or not other.scale:
+        return ""
+    change, keys = site.scale / other.scale, site.k.shape[1] / other.k.shape[1]
+    for power, name in ((-0.5, "1/√T"), (-1.0, "1/T"), (0.5, "√T"), (1.0, "T")):
+        if abs(change / keys**power - 1) < 0.01:
+            return name
+    return ""

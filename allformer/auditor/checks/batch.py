@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.context import PARTS, Context, check
 from allformer.auditor.probe import distance, each_part, scale_of
 from allformer.auditor.report import Finding
@@ -49,7 +49,6 @@ def mixing(ctx: Context) -> Iterator[Finding]:
             row = real[gap.index(worst)]
             yield Finding(
                 "batch.mixing",
-                "",
                 f"changing row 1 of {rows} moves row {row} by {worst:.3g} (outputs are of size "
                 f"{scale_of(base):.3g})",
             )
@@ -63,14 +62,13 @@ def _padding_of_others(ctx: Context) -> Iterator[Finding]:
         rows = _heads(ctx)
         yield Finding(
             "batch.mixing",
-            "",
             f"{ctx.call.lone_mask} of shape (rows, {ctx.positions()}) is taken only for 1 row, or "
             f"for {rows}, as many as there are heads: it is broadcast along the heads, so that a "
             f"head gets the padding of another row",
         )
         return
     rows = 3
-    for side in ("x", "source"):
+    for side in ctx.one.sides:
         marked = _marked(ctx, ctx.call.batch(rows), side)
         if marked is None:
             continue
@@ -80,7 +78,6 @@ def _padding_of_others(ctx: Context) -> Iterator[Finding]:
             what = "the last 3 tokens" if side == "x" else "the last 3 source tokens"
             yield Finding(
                 "batch.mixing",
-                "",
                 f"marking {what} of row 1 as padding moves row {2 * gap.index(max(gap))} by "
                 f"{max(gap):.3g} (outputs are of size {scale_of(base):.3g}): rows get the mask of "
                 f"another row (repeat instead of repeat_interleave)",
@@ -90,23 +87,19 @@ def _padding_of_others(ctx: Context) -> Iterator[Finding]:
 
 def _marked(ctx: Context, batch: Batch, side: str) -> tuple[Batch, Batch] | None:
     """The batch without padding, and with padding at the end of row 1."""
-    content = batch.content(side)
-    if content is None:
-        return None
-    keep = torch.ones(content.shape[:2], dtype=torch.bool)
+    keep = everything(batch.content(side))
     cut = keep.clone()
     cut[1, -3:] = False
-    if not ctx.call.masks(side) and (not ctx.call.ids or ctx.call.pad is None):
+    if not ctx.call.side(side).keeps and (not ctx.call.x.ids or ctx.call.pad is None):
         return None
     return ctx.hidden(batch, keep, side), ctx.hidden(batch, cut, side)
 
 
 def _padded(ctx: Context, batch: Batch, number: int) -> Batch:
     """With so much padding under masks in row 1, so that one that is broadcast wrongly shows."""
-    for side in ("x", "source"):
-        content = batch.content(side)
-        if ctx.call.masks(side) and content is not None:
-            keep = torch.ones(content.shape[:2], dtype=torch.bool)
+    for side in batch.sides:
+        if ctx.call.side(side).keeps:
+            keep = everything(batch.content(side))
             keep[1:, -2:] = False
             keep[1, -number:] = False
             batch = batch.hiding(side, keep)
@@ -131,9 +124,9 @@ def same_rows(ctx: Context) -> Iterator[Finding]:
         row = gaps.index(max(gaps)) + 1
         yield Finding(
             "positions.batch_axis",
-            _where(ctx, batch),
             f"{rows} identical rows give different outputs: row {row} is {max(gaps):.3g} away from "
             f"row 0 (outputs are of size {scale_of(out):.3g})",
+            _where(ctx, batch),
         )
 
 

@@ -12,10 +12,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from allformer.auditor.context import PARTS, Context, check
-from allformer.auditor.probe import distance, duplicate, part_outputs, scale_of
+from allformer.auditor.probe import DROPOUTS, distance, duplicate, part_outputs, scale_of
 from allformer.auditor.report import Finding
-
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
 
 
 class _Calls(TorchFunctionMode):
@@ -45,9 +43,9 @@ def in_eval(ctx: Context) -> Iterator[Finding]:
         ctx.call.silence = True  # what random numbers move would look like every other bug
         yield Finding(
             "dropout.eval",
-            where,
             f"two runs of one input in eval differ by {gap:.3g} (outputs are of size "
             f"{scale_of(a):.3g})",
+            where,
         )
 
 
@@ -77,14 +75,13 @@ def in_training(ctx: Context) -> Iterator[Finding]:
     if off:
         yield Finding(
             "dropout.train",
-            "",
             f"in training mode functional dropout is called with p = {max(off):g} and "
             f"training=False, {len(off)} times; two runs are equal",
         )
     elif declared:
         yield Finding(
             "dropout.train",
-            declared[0][0],
             f"{len(declared)} dropout modules are declared (p = {declared[0][1].p:g}), but two "
             f"runs in training mode are equal",
+            declared[0][0],
         )

@@ -60,10 +60,10 @@ def split(ctx: Context) -> Iterator[Finding]:
                 n = int(strays.nonzero()[0, 1])
                 yield Finding(
                     "heads.split",
-                    site.where,
                     f"disturbing position {t} of the projected {role} moves row {n} of a head: "
                     f"{int(rows.sum())} of {rows.numel()} rows move, {rows.shape[0]} (one for each "
                     f"head, all at position {t}) should",
+                    site.where,
                 )
                 return
     if not tried:
@@ -118,9 +118,9 @@ def merge(ctx: Context) -> Iterator[Finding]:
         if strays:
             yield Finding(
                 "heads.merge",
-                site.where,
                 f"disturbing position {t} of the heads' outputs moves rows {strays[:6]} of what "
                 f"the output projection gets; only row {t} should move",
+                site.where,
             )
             return
     if not tried:

@@ -8,17 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
+from allformer.auditor.evidence.blocks import lists
 from allformer.auditor.report import Finding
-
-
-def lists(module: nn.Module) -> Iterator[tuple[str, list[nn.Module]]]:
-    """Containers of several modules that have parameters."""
-    for name, m in module.named_modules():
-        if isinstance(m, nn.ModuleList | nn.Sequential | nn.ModuleDict):
-            inside = list(m.values()) if isinstance(m, nn.ModuleDict) else list(m)
-            with_weights = [c for c in inside if any(True for _ in c.parameters())]
-            if len(with_weights) > 1:
-                yield name, with_weights
 
 
 @check("layers.reused", kinds=PARTS)
@@ -32,10 +23,10 @@ def reused(ctx: Context) -> Iterator[Finding]:
             kind = type(inside[0]).__name__
             yield Finding(
                 "layers.reused",
-                name,
                 f"{name} has {len(inside)} entries but {different} different object(s) ({kind}): "
                 f"{sum(p.numel() for p in inside[0].parameters()):,} parameters serve "
                 f"{len(inside) - different + 1} times",
+                name,
             )
             return
     called = _called_often(ctx)
@@ -73,9 +64,9 @@ def identical(ctx: Context) -> Iterator[Finding]:
             if distinct and len(distinct) == len(first):
                 yield Finding(
                     "layers.identical",
-                    name,
                     f"{name}: all {len(distinct)} random tensors of the {len(group)} "
                     f"{kind.__name__} are equal in the first two, e.g. {distinct[0]}",
+                    name,
                 )
                 return
     if not compared:

@@ -12,30 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.context import Context, NotApplicable, check
+from allformer.auditor.evidence.losses import counted, loss_gradient
 from allformer.auditor.outputs import Out
+from allformer.auditor.probe import brief
 from allformer.auditor.report import Finding
 
 
-def loss_gradient(ctx: Context, batch: Batch, labels: Tensor | None) -> tuple[Out, Tensor]:
-    """The output with its loss, and ∂loss/∂logits as B T V."""
-    with torch.enable_grad():
-        out = ctx.call(ctx.loud, batch, labels)
-        if out.loss is None or out.loss.ndim != 0 or not out.loss.requires_grad:
-            raise NotApplicable("it returns no loss")
-        logits = [t for t in out.tensors if t.numel() == out.main.numel() and t.requires_grad]
-        grads = torch.autograd.grad(out.loss, logits, allow_unused=True) if logits else []
-    grad = next((g for g in grads if g is not None), None)
-    if grad is None:
-        raise NotApplicable("the loss is not computed from the logits that are returned")
-    if ctx.call.time_first:
-        grad = grad.transpose(0, 1)
-    return out, grad.reshape(out.main.shape)
-
-
 def _ready(ctx: Context) -> tuple[Batch, Tensor | None]:
-    if not ctx.call.ids or ctx.call.user is not None:
+    if not ctx.call.x.ids or ctx.call.user is not None:
         raise NotApplicable("it takes no ids, or is called by your function")
     batch = ctx.call.batch(2)
     labels = ctx.call.other(ctx.call.batch(2, seed=9).x, seed=9) if ctx.call.labels_name else None
@@ -63,7 +49,6 @@ def shift(ctx: Context) -> Iterator[Finding]:
                 2: "the labels are shifted twice"}.get(found, f"the labels are shifted by {found}")  # fmt: skip  # noqa: E501
         yield Finding(
             "loss.shift",
-            "",
             f"{what}: the gradient at position t points at {name}[t + {found}], "
             f"{name}[t + {right}] is right "
             + ("(labels come unshifted)" if right else "(they come already shifted)"),
@@ -73,7 +58,6 @@ def shift(ctx: Context) -> Iterator[Finding]:
     if not bool(active[:, last].any()) and bool(active[:, 1:last].all()):
         yield Finding(
             "loss.eos",
-            "",
             f"no row has a gradient at position {last}, whose target is the last label: the end of "
             f"a sentence never counts",
         )
@@ -85,7 +69,7 @@ def _gradient(ctx: Context, batch: Batch, labels: Tensor | None) -> tuple[Out, T
     except NotApplicable:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:120]
+        text = brief(error, 120)
         raise NotApplicable(f"a loss over all positions could not be had: {text}") from error
 
 
@@ -121,24 +105,20 @@ def left_out(ctx: Context) -> Iterator[Finding]:
     silent = _silent_ids(ctx, batch, labels)
     if ctx.eos is not None and ctx.eos in silent:
         also = " (it is the padding too)" if ctx.eos == pad else ""
-        yield Finding(
-            "loss.eos", "", f"targets of {ctx.eos}, the end{also}, get no gradient at all"
-        )
+        yield Finding("loss.eos", f"targets of {ctx.eos}, the end{also}, get no gradient at all")
     elif len(silent) > 1:
         yield Finding(
-            "loss.eos", "", f"targets of {len(silent)} ids get no gradient: {sorted(silent)[:6]}"
+            "loss.eos", f"targets of {len(silent)} ids get no gradient: {sorted(silent)[:6]}"
         )
     if ecosystem and not ignored:
         yield Finding(
             "loss.padding",
-            "",
             "targets of −100 are not left out: they get a gradient or raise an error",
         )
     elif not ecosystem and pad is not None and pad not in silent and pad != ctx.eos:
         grad_at = _gradient_at(ctx, batch, labels, pad)
         yield Finding(
             "loss.padding",
-            "",
             f"targets of {pad}, the padding, get a gradient of {grad_at:.3g}, as large as real "
             f"ones",
         )
@@ -146,15 +126,14 @@ def left_out(ctx: Context) -> Iterator[Finding]:
 
 def _one_number(ctx: Context, batch: Batch, labels: Tensor) -> Iterator[Finding]:
     """One number for each position: labels are no ids, and the mask says what is left out."""
-    if not ctx.call.keeps:
+    if not ctx.call.x.keeps:
         raise NotApplicable("the labels are numbers, and it takes no padding mask")
-    keep = torch.ones(batch.x.shape[:2], dtype=torch.bool)
+    keep = everything(batch.x)
     keep[:, -2:] = False
     grad = _gradient(ctx, replace(batch, keep=keep), labels)[1].abs().amax(-1)
     if float(grad[~keep].max()) > 0 and not _ignores(ctx, batch, labels, -100):
         yield Finding(
             "loss.padding",
-            "",
             f"positions of padding get a gradient of {float(grad[~keep].max()):.3g}, real ones of "
             f"up to {float(grad[keep].max()):.3g}, and labels of −100 are not left out",
         )
@@ -185,7 +164,7 @@ def _gradient_at(ctx: Context, batch: Batch, labels: Tensor, value: int) -> floa
 
 def _silent_ids(ctx: Context, batch: Batch, labels: Tensor) -> set[int]:
     """Ids that are left out as targets, among the special ones and a few others."""
-    vocab = ctx.call.vocab
+    vocab = ctx.call.x.vocab
     some = {0, 1, 2, 3, vocab - 1, vocab // 2, ctx.call.pad, ctx.eos} - {None}
     return {i for i in some if i is not None and 0 <= i < vocab and _ignores(ctx, batch, labels, i)}
 
@@ -198,7 +177,6 @@ def probabilities(ctx: Context) -> Iterator[Finding]:
         gap = float((out.sum(-1) - 1).abs().max())
         yield Finding(
             "loss.softmax",
-            "",
             f"the outputs are probabilities: none is negative and rows of {out.shape[-1]} sum to 1 "
             f"within {gap:.1e}",
         )
@@ -223,7 +201,6 @@ def probabilities(ctx: Context) -> Iterator[Finding]:
         if abs(loss - wrong) < 1e-4 * wrong and abs(loss - right) > 1e-2 * right:
             yield Finding(
                 "loss.softmax",
-                "",
                 f"the loss {loss:.4f} is cross-entropy of softmax(logits); of the logits it is "
                 f"{right:.4f}",
             )
@@ -231,3 +208,30 @@ def probabilities(ctx: Context) -> Iterator[Finding]:
 
 
 __all__ = ["loss_gradient", "replace"]
+
+
+@check("loss.padding")
+def denominator(ctx: Context) -> Iterator[Finding]:
+    """The gradient at a target grows when others are left out."""
+    call = ctx.call
+    if not call.x.ids or call.user is not None or not call.labels_name:
+        raise NotApplicable("it takes no ids or no labels, or is called by your function")
+    batch, labels = call.batch(2), call.other(call.batch(2, seed=9).x, seed=9)
+    for value in (-100, call.pad):
+        if value is None:
+            continue
+        marked = labels.clone()
+        marked[:, 4:8] = value
+        try:
+            out, before = loss_gradient(ctx, batch, labels)
+            after = loss_gradient(ctx, batch, marked)[1]
+        except NotApplicable:
+            raise
+        except Exception:
+            continue
+        if before.ndim == 3 and before.shape[:2] == labels.shape:
+            assert out.loss is not None
+            said = counted(before, after, float(out.loss.detach()), out.main.detach(), labels)
+            if said:
+                yield Finding("loss.padding", f"targets of {value} are left out, but {said}")
+                return

@@ -20,7 +20,7 @@ from allformer.auditor.report import Finding
 def packing(ctx: Context) -> Iterator[Finding]:
     """Packed = separate, for a model that is told which document a token belongs to."""
     if not ctx.call.documents_name:
-        if ctx.eos is None or not ctx.call.ids or ctx.kind != "decoder":
+        if ctx.eos is None or not ctx.call.x.ids or ctx.kind != "decoder":
             raise NotApplicable("it takes no document ids")
         yield from _by_end(ctx, ctx.eos)
         return
@@ -36,7 +36,6 @@ def packing(ctx: Context) -> Iterator[Finding]:
     if gap > 1e-6 * scale_of(base):
         yield Finding(
             "packing.leak",
-            "",
             f"changing the first of two packed documents moves the second's outputs by {gap:.3g} "
             f"(size {scale_of(base):.3g})",
         )
@@ -48,7 +47,6 @@ def packing(ctx: Context) -> Iterator[Finding]:
     if gap > 1e-6 * scale_of(base):
         yield Finding(
             "packing.leak",
-            "",
             f"the second of two packed documents gives other outputs than alone, by {gap:.3g}: its "
             f"positions do not begin anew",
         )
@@ -75,7 +73,6 @@ def _by_end(ctx: Context, end: int) -> Iterator[Finding]:
     if gap > 1e-6 * scale_of(base):
         yield Finding(
             "packing.leak",
-            "",
             f"positions begin anew after id {end}, the end of a document, but changing what stands "
             f"before it moves the outputs after it by {gap:.3g} (size {scale_of(base):.3g})",
         )

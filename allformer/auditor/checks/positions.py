@@ -10,19 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from allformer.auditor.context import Context, NotApplicable, check
-from allformer.auditor.probe import scale_of
+from allformer.auditor.evidence.positions import varies
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
 
 SAME = 1e-5  # above what norms and angles in fp32 leave in a model of fp64
-
-
-def varies(x: Tensor, axis: int) -> float:
-    """How much a tensor changes along an axis, relative to its size."""
-    return float((x - x.narrow(axis, 0, 1)).abs().max()) / scale_of(x)
 
 
 def score_spread(site: Site) -> float:
@@ -32,7 +26,7 @@ def score_spread(site: Site) -> float:
     """
     masked = site.masked_in.double()
     open_ = torch.isfinite(masked) & (masked > -1e4)
-    if site.weights is not None and site.weights.shape == masked.shape:
+    if site.weights.shape == masked.shape:
         open_ &= site.weights > 0
     highest = masked.masked_fill(~open_, -torch.inf).amax(-1)
     lowest = masked.masked_fill(~open_, torch.inf).amin(-1)
@@ -46,7 +40,7 @@ def score_spread(site: Site) -> float:
 @check("positions.missing", "positions.batch_axis")
 def missing(ctx: Context) -> Iterator[Finding]:
     """A token repeated: its outputs or its scores differ by position."""
-    if not ctx.call.ids:
+    if not ctx.call.x.ids:
         raise NotApplicable("it takes vectors: positions may be added outside")
     if "no-positions" in ctx.profile:
         raise NotApplicable("profile: no positions, by choice")
@@ -68,7 +62,6 @@ def missing(ctx: Context) -> Iterator[Finding]:
     yield from _turned_by_row(ctx)
     yield Finding(
         "positions.missing",
-        "",
         f"one token repeated {n} times gives the same output at every position (relative spread "
         f"{absolute:.1e}) and the same score for every pair ({relative:.1e})",
     )
@@ -84,16 +77,16 @@ def _turned_by_row(ctx: Context) -> Iterator[Finding]:
             if gap > SAME:
                 yield Finding(
                     "positions.batch_axis",
-                    site.where,
                     f"{rows} identical rows of one token have different queries (by {gap:.2g} of "
                     f"their size), the positions of a row the same: they turn along the batch axis",
+                    site.where,
                 )
             return
 
 
 def _pooled(ctx: Context) -> Iterator[Finding]:
     if _blind_to_order(ctx):
-        yield Finding("positions.missing", "", "shuffling the tokens does not change the output")
+        yield Finding("positions.missing", "shuffling the tokens does not change the output")
 
 
 def _blind_to_order(ctx: Context) -> bool:
@@ -120,7 +113,7 @@ def _both_sides(ctx: Context, sites: list[Site], absolute: float) -> Iterator[Fi
         if spread < SAME and inputs < SAME:
             yield Finding(
                 "positions.missing",
-                site.where,
                 f"one token repeated on the {side} side: queries, keys and scores of its first "
                 f"self-attention are the same at all {n} positions (spread {spread:.1e})",
+                site.where,
             )

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from allformer.auditor.calls import MODELS
-from allformer.auditor.checks.training import fresh
 from allformer.auditor.context import Context, NotApplicable, check
+from allformer.auditor.evidence.randomness import fresh
 from allformer.auditor.probe import duplicate, usual_size
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
@@ -28,7 +28,7 @@ ONE_PLACE, SPREAD = 0.15, 0.4  # shares of the entropy of an even look; cosine w
 @check("training.gradients", kinds=MODELS)
 def saturated(ctx: Context) -> Iterator[Finding]:
     """The entropy of the weights of every attention, as the model starts."""
-    if not ctx.call.ids or not fresh(ctx.module):
+    if not ctx.call.x.ids or not fresh(ctx.module):
         raise NotApplicable("it takes no ids, or its weights look trained")
     large = {n: size for n, size in _sizes(ctx) if size > LARGE}
     if not large:
@@ -46,12 +46,12 @@ def saturated(ctx: Context) -> Iterator[Finding]:
         worst = max(large, key=lambda n: large[n])
         yield Finding(
             "training.gradients",
-            worst,
             f"each of the {len(shares)} attentions of the fresh model looks at one place: the "
             f"entropy of its weights is at most {max(shares):.2f} of an even look's. "
             f"{len(large)} matrices are up to {large[worst]:.1f} times larger than keeps the size "
             f"of what they map; made smaller, the entropy is at least {min(after):.2f}: hardly any "
             f"gradient comes through a softmax in its corners",
+            worst,
         )
 
 
@@ -62,7 +62,7 @@ def _sizes(ctx: Context) -> Iterator[tuple[str, float]]:
     }
     for name, p in ctx.quiet.named_parameters():
         wide = p.ndim >= 2 and sum(n > 1 for n in p.shape) >= 2 and p.is_floating_point()
-        known = (ctx.call.vocab, ctx.call.source_vocab)
+        known = (ctx.call.x.vocab, ctx.call.source.vocab)
         if wide and id(p) not in tables and p.shape[0] not in known:
             yield name, float(p.detach().square().mean().sqrt()) / usual_size(p)
 
@@ -70,7 +70,7 @@ def _sizes(ctx: Context) -> Iterator[tuple[str, float]]:
 def _shares(ctx: Context, module: nn.Module) -> list[float]:
     """For each attention the mean entropy of its weights, as a share of the largest possible."""
     seen, _ = ctx.watch(ctx.call.batch(2), module=module)
-    found = [_share(s) for s in seen.sites if s.weights is not None and s.softmax_in is not None]
+    found = [_share(s) for s in seen.sites]
     return [share for share in found if share is not None]
 
 

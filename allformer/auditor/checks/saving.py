@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allformer.auditor.checks.chance import looks_random
-from allformer.auditor.checks.tables import plain_tensors
 from allformer.auditor.context import PARTS, Context, check
-from allformer.auditor.probe import distance, duplicate, scale_of
+from allformer.auditor.evidence.positions import plain_tensors
+from allformer.auditor.evidence.randomness import looks_random
+from allformer.auditor.probe import brief, distance, duplicate, scale_of
 from allformer.auditor.report import Finding
 
 
@@ -28,8 +28,8 @@ def save_load(ctx: Context) -> Iterator[Finding]:
     try:
         result = target.load_state_dict(state, strict=False)
     except Exception as error:
-        text = " ".join(str(error).split())[:160]
-        yield Finding("weights.save_load", "", f"loading its own state_dict fails: {text}")
+        text = brief(error, 160)
+        yield Finding("weights.save_load", f"loading its own state_dict fails: {text}")
         return
     missing = [*result.missing_keys, *result.unexpected_keys]
     before = ctx.run(batch, ctx.quiet)
@@ -39,9 +39,9 @@ def save_load(ctx: Context) -> Iterator[Finding]:
         keys = f"; keys not loaded: {', '.join(missing[:4])}" if missing else ""
         yield Finding(
             "weights.save_load",
-            missing[0] if missing else _outside(ctx, target),
             f"after state_dict → load_state_dict the outputs differ by {gap:.3g} (size "
             f"{scale_of(before):.3g}){keys}",
+            missing[0] if missing else _outside(ctx, target),
         )
 
 
@@ -69,7 +69,7 @@ def _outside(ctx: Context, target: nn.Module) -> str:
 def _ties(ctx: Context) -> Iterator[Finding]:
     """Two parameters in one memory, or two equal matrices: a tie that the next step breaks."""
     large = [(n, p) for n, p in ctx.module.named_parameters() if p.ndim == 2 and p.numel() > 64]
-    vocab = [(n, p) for n, p in large if ctx.call.vocab and p.shape[0] == ctx.call.vocab]
+    vocab = [(n, p) for n, p in large if ctx.call.x.vocab and p.shape[0] == ctx.call.x.vocab]
     for i, (one, p) in enumerate(vocab):
         for two, q in vocab[i + 1 :]:
             if p.shape != q.shape or p is q:
@@ -77,17 +77,17 @@ def _ties(ctx: Context) -> Iterator[Finding]:
             if p.data_ptr() == q.data_ptr():
                 yield Finding(
                     "weights.save_load",
-                    two,
                     f"{one} and {two} share memory but are two parameters: .to(), saving and "
                     f"loading part them",
+                    two,
                 )
                 return
             if torch.equal(p, q) and bool((p != p[0, 0]).any()):
                 yield Finding(
                     "weights.save_load",
-                    two,
                     f"{one} and {two} {tuple(p.shape)} have equal numbers but are not tied: the "
                     f"first step parts them",
+                    two,
                 )
                 return
     config = getattr(ctx.module, "config", None)
@@ -98,8 +98,7 @@ def _ties(ctx: Context) -> Iterator[Finding]:
         if read is not None and write is not None and read.weight is not write.weight:
             yield Finding(
                 "weights.save_load",
-                "",
-                "config.tie_word_embeddings is true, but input and output embeddings are two tensors",  # noqa: E501
+                "config.tie_word_embeddings is true, but input and output embeddings are two",
             )
 
 
@@ -117,10 +116,10 @@ def _unregistered(ctx: Context) -> Iterator[Finding]:
         where = names.get(id(strange[0]), "")
         yield Finding(
             "weights.save_load",
-            where,
             f"{len(strange)} trained tensors take part in the output but are no parameters of the "
             f"module, e.g. {where or 'one'} {tuple(strange[0].shape)}: they are not saved, do not "
             f"follow .to(), and no optimiser gets them",
+            where,
         )
 
 
@@ -174,10 +173,10 @@ def _volatile(ctx: Context) -> Iterator[Finding]:
         if gap > 1e-6 * scale_of(before):
             yield Finding(
                 "weights.save_load",
-                name,
                 f"{name} {tuple(table.shape)} holds random numbers and is not in the state_dict: "
                 f"with others of the same kind the outputs differ by {gap:.3g} (size "
                 f"{scale_of(before):.3g})",
+                name,
             )
             return
 

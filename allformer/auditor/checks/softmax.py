@@ -30,20 +30,17 @@ def softmax_axis(ctx: Context) -> Iterator[Finding]:
 
 def _padded(ctx: Context) -> Iterator[Site]:
     """The attentions of a run in which a mask hides two places, on either side."""
-    for side in ("x", "source"):
-        padded = ctx.with_hole(side) if ctx.call.masks(side) else None
+    for side in ctx.one.sides:
+        padded = ctx.with_hole(side) if ctx.call.side(side).keeps else None
         if padded is not None:
             yield from ctx.watch(padded[0])[0].sites
 
 
 def _sums(site: Site) -> Tensor:
-    assert site.weights is not None
     return site.weights.sum(-1)
 
 
 def _sound(site: Site) -> bool:
-    assert site.weights is not None
-    assert site.softmax_in is not None
     if site.softmax_in.numel() != site.weights.numel():
         return True  # a sink or an extra key: rows need not sum to 1
     sums = _sums(site)
@@ -55,22 +52,21 @@ def _judge(site: Site) -> Finding | None:
         return None
     w, sums = site.weights, _sums(site)
     assert w is not None
-    assert site.softmax_in is not None
     off = float(sums[(sums - 1).abs() == (sums - 1).abs().max()][0])
     shape = tuple(site.softmax_in.shape)
     for axis, name in ((-2, "queries"), (0, "heads")):
         if w.shape[axis] > 1 and _ones_or_blind(w.sum(axis)):
             return Finding(
                 "attention.softmax_axis",
-                site.where,
                 f"the weights sum to 1 over the {name}, not over the keys (row sums reach "
                 f"{off:.3g}); softmax of a tensor {shape} over axis {site.softmax_dim}",
+                site.where,
             )
     return _cut(site) or _scaled(site) or Finding(
         "attention.softmax_axis",
-        site.where,
         f"row sums of the weights are {float(sums.min()):.3g} … {float(sums.max()):.3g} "
         f"instead of 1; softmax of a tensor {shape} over axis {site.softmax_dim}",
+        site.where,
     )  # fmt: skip
 
 
@@ -85,15 +81,14 @@ def _cut(site: Site) -> Finding | None:
         return None
     return Finding(
         "mask.after_softmax",
-        site.where,
         f"weights are set to 0 after the softmax: rows sum to {float(sums.min()):.3g} … "
         f"{float(sums.max()):.3g} instead of 1",
+        site.where,
     )
 
 
 def _scaled(site: Site) -> Finding | None:
     """A softmax over the keys, then times one number."""
-    assert site.weights is not None
     factor = float(_sums(site).median())
     if not torch.allclose(
         site.weights, factor * torch.softmax(site.masked_in, -1), atol=1e-6 * abs(factor)
@@ -103,9 +98,9 @@ def _scaled(site: Site) -> Finding | None:
     root = " = 1/√d_k" if abs(factor * d**0.5 - 1) < 0.02 else ""
     return Finding(
         "attention.scale",
-        site.where,
         f"every weight is multiplied by {factor:.4g}{root} after the softmax: rows sum to "
         f"{factor:.4g} instead of 1; a scale belongs before it (head size {d})",
+        site.where,
     )
 
 

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer.auditor.calls import MODELS
-from allformer.auditor.checks.layers import lists
 from allformer.auditor.context import Context, NotApplicable, check
+from allformer.auditor.evidence.blocks import lists
+from allformer.auditor.evidence.randomness import fresh
 from allformer.auditor.probe import duplicate, make_loud
 from allformer.auditor.report import Finding
 
@@ -23,7 +24,7 @@ RATES = (3e-4, 3e-3)
 
 
 def _logits(ctx: Context) -> None:
-    if not ctx.call.ids:
+    if not ctx.call.x.ids:
         raise NotApplicable("it takes no ids")
 
 
@@ -42,7 +43,7 @@ def initial_loss(ctx: Context) -> Iterator[Finding]:
         raise NotApplicable("the weights look trained: norms and biases are not as initialised")
     batch = ctx.call.batch(4)
     out = ctx.run(batch, ctx.quiet)
-    vocab = ctx.call.vocab
+    vocab = ctx.call.x.vocab
     if out.ndim != 3 or out.shape[-1] != vocab:
         raise NotApplicable("the outputs are not logits over the vocabulary")
     targets = torch.randint(vocab, batch.x.shape, generator=torch.Generator().manual_seed(2))
@@ -54,23 +55,9 @@ def initial_loss(ctx: Context) -> Iterator[Finding]:
     if not loss - even < max(2.0, 0.5 * even):
         yield Finding(
             "training.initial_loss",
-            "",
             f"the first loss is {loss:.2f}, ln {vocab} = {even:.2f}; the logits have a standard "
             f"deviation of {float(out[out.isfinite()].std()):.2f}",
         )
-
-
-def fresh(module: nn.Module) -> bool:
-    """Whether the vectors (norms, biases) still are what they began with."""
-    vectors = [p for p in module.parameters() if p.ndim == 1 and p.numel() > 1]
-    if not vectors:
-        return True
-    constant = [bool((p == p[0]).all()) for p in vectors]
-    small = [bool(p.abs().max() <= 1.0) for p in vectors]  # torch draws a Linear's bias
-    gains = [p for p in vectors if float(p.mean()) > 0.5]
-    return all(bool((p == p[0]).all()) for p in gains) and all(
-        c or s for c, s in zip(constant, small, strict=True)
-    )
 
 
 @check("training.gradients", kinds=MODELS)
@@ -81,11 +68,11 @@ def gradients(ctx: Context) -> Iterator[Finding]:
     batch = ctx.call.batch(4)
     targets = ctx.call.batch(4, seed=3).x
     with torch.enable_grad():
-        _objective(ctx.call(twin, batch).main, ctx.call.vocab, targets).backward()
+        _objective(ctx.call(twin, batch).main, ctx.call.x.vocab, targets).backward()
     sizes = {n: float(p.grad.norm()) for n, p in twin.named_parameters() if p.grad is not None}
     bad = [n for n, size in sizes.items() if not math.isfinite(size)]
     if bad:
-        yield Finding("training.gradients", bad[0], f"{len(bad)} gradients are NaN or infinite")
+        yield Finding("training.gradients", f"{len(bad)} gradients are NaN or infinite", bad[0])
         return
     if not fresh(ctx.module):
         return
@@ -94,19 +81,19 @@ def gradients(ctx: Context) -> Iterator[Finding]:
         worst = max(sizes, key=lambda n: sizes[n])
         yield Finding(
             "training.gradients",
-            worst,
             f"the first gradient has a norm of {total:.3g}, {sizes[worst]:.3g} of it in {worst}",
+            worst,
         )
         return
     for name, inside in lists(twin):
-        norms = [_norm(m) for m in inside if _norm(m) is not None]
-        if len(norms) > 1 and max(norms) > 0 and min(norms) < 1e-6 * max(norms):  # type: ignore[type-var,operator]
-            i = norms.index(min(norms))  # type: ignore[type-var]
+        norms = [size for size in map(_norm, inside) if size is not None]
+        if len(norms) > 1 and max(norms) > 0 and min(norms) < 1e-6 * max(norms):
+            i = norms.index(min(norms))
             yield Finding(
                 "training.gradients",
-                f"{name}.{i}",
                 f"the gradient of {name}.{i} is {norms[i]:.1e}, that of its largest sibling "
-                f"{max(norms):.1e}",  # type: ignore[type-var]
+                f"{max(norms):.1e}",
+                f"{name}.{i}",
             )
             return
     yield from _never_learns(ctx, twin)
@@ -137,10 +124,10 @@ def _never_learns(ctx: Context, twin: nn.Module) -> Iterator[Finding]:
         sizes = {n: p.numel() for n, p in twin.named_parameters() if n in dead}
         yield Finding(
             "training.gradients",
-            next(iter(sizes)),
             f"{len(dead)} matrices with {sum(sizes.values()):,} numbers have a gradient of exactly "
             f"0 in each of the first {PATIENCE} steps, e.g. {', '.join(list(sizes)[:3])}; with "
             f"other numbers in them they have one: they start where nothing can move them",
+            next(iter(sizes)),
         )
 
 
@@ -149,7 +136,7 @@ def _asleep(ctx: Context, twin: nn.Module, seed: int) -> set[str]:
     batch, targets = ctx.call.batch(16, seed=seed), ctx.call.batch(16, seed=seed + 3).x
     twin.zero_grad()
     with torch.enable_grad():
-        _objective(ctx.call(twin, batch).main, ctx.call.vocab, targets).backward()
+        _objective(ctx.call(twin, batch).main, ctx.call.x.vocab, targets).backward()
     return _no_gradient(twin)
 
 
@@ -172,7 +159,7 @@ def _by_own_numbers(ctx: Context, asleep: set[str]) -> set[str]:
     used: set[str] = set()
     dead = set(asleep)
     for seed in (1, 2, 3):
-        loud = make_loud(duplicate(ctx.loud), seed, frozenset({ctx.call.vocab}))
+        loud = make_loud(duplicate(ctx.loud), seed, frozenset({ctx.call.x.vocab}))
         used |= asleep - _asleep(ctx, loud, seed)
         with torch.no_grad():
             for name, p in loud.named_parameters():
@@ -200,7 +187,7 @@ def becomes_nan(ctx: Context) -> Iterator[Finding]:
                 for group in optimiser.param_groups:
                     group["lr"] = rate * min(1.0, (step + 1) / STEPS) if warm_up else rate
                 with torch.enable_grad():
-                    loss = _objective(call(twin, batch).main, call.vocab, batch.x)
+                    loss = _objective(call(twin, batch).main, call.x.vocab, batch.x)
                     optimiser.zero_grad()
                     loss.backward()
                 bad = _not_finite(twin)
@@ -208,9 +195,9 @@ def becomes_nan(ctx: Context) -> Iterator[Finding]:
                     warm = "with" if warm_up else "without"
                     yield Finding(
                         "training.nan",
-                        bad[0] if bad else "",
                         f"at a learning rate of {rate:g} {warm} warm-up the loss is "
                         f"{float(loss):.3g} and {len(bad)} gradients are not finite at step {step}",
+                        bad[0] if bad else "",
                     )
                     return
                 optimiser.step()

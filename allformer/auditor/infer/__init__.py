@@ -2,6 +2,6 @@
 
 from allformer.auditor.infer.arguments import OFFSETS
 from allformer.auditor.infer.infer import infer
-from allformer.auditor.infer.sight import padding_influence, sees
+from allformer.auditor.infer.visibility import padding_influence, sees
 
 __all__ = ["OFFSETS", "infer", "padding_influence", "sees"]

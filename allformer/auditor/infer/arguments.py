@@ -60,15 +60,15 @@ def roles(plan: Call, module: nn.Module) -> None:
     if "input_ids" in names:
         plan.style = "Hugging Face's argument names"
         if plan.kind == "seq2seq" and "decoder_input_ids" in names:
-            plan.x_names, plan.source_names = ["decoder_input_ids"], ["input_ids"]
+            plan.x.names, plan.source.names = ["decoder_input_ids"], ["input_ids"]
         else:
-            plan.x_names = ["input_ids"]
+            plan.x.names = ["input_ids"]
         for name, value in (("use_cache", False), ("return_dict", True)):
             if name in names:
                 plan.constants[name] = value
     else:
         _plain_roles(plan, names)
-    rest = [n for n in names if n not in (*plan.x_names, *plan.source_names)]
+    rest = [n for n in names if n not in (*plan.x.names, *plan.source.names)]
     plan.labels_name = _first(LABELS, rest)
     if plan.kind == "seq2seq" and plan.labels_name and "input_ids" not in names:
         plan.labels_name = plan.labels_name if plan.labels_name in ("labels", "label") else ""
@@ -102,10 +102,10 @@ def _plain_roles(plan: Call, names: dict[str, inspect.Parameter]) -> None:
             raise AuditError(f"{plan.style} takes no second sequence; is kind='seq2seq' meant?")
         if any(word in pair[0] for word in ("tgt", "trg", "target", "dec")):
             pair.reverse()
-        plan.source_names, plan.x_names = [pair[0]], [pair[1]]
+        plan.source.names, plan.x.names = [pair[0]], [pair[1]]
     elif plan.kind == "attention":
-        plan.x_names = needed[:3] if len(needed) >= 2 else mains[:1]
+        plan.x.names = needed[:3] if len(needed) >= 2 else mains[:1]
     else:
-        plan.x_names = mains[:1]
+        plan.x.names = mains[:1]
         if len(needed) >= 2:
-            plan.source_names = [needed[1]]
+            plan.source.names = [needed[1]]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from allformer.auditor.calls import Batch, Call
+from allformer.auditor.probe import brief
 from allformer.auditor.watch import Watch
 
 
@@ -17,7 +18,7 @@ def attempt(plan: Call, twin: Any, batch: Batch) -> Tensor | None:
         with torch.no_grad():
             return plan(twin, batch).main.detach()
     except Exception as error:
-        text = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+        text = f"{type(error).__name__}: {brief(error, 160)}"
         if text not in plan.tried:
             plan.tried.append(text)
         return None

@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from allformer.auditor.calls import ORDERED, Call, Slot, parameters
-from allformer.auditor.encode import Encoding, padding_encodings
 from allformer.auditor.infer.arguments import CROSS_WORDS, is_mask, side
 from allformer.auditor.infer.attempt import attempt
-from allformer.auditor.infer.stock import STOCK
+from allformer.auditor.infer.torch_modules import STOCK
+from allformer.auditor.mask_encoding import Encoding, padding_encodings
 from allformer.auditor.probe import distance, scale_of
 from allformer.errors import AuditError
 
@@ -78,15 +78,15 @@ def _search(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool
     """Try ids and vectors, sizes, lengths and the masks that must be; keep what works."""
     vectors_first = plan.kind in ("attention", "block", "feed")
     stock = type(module) in STOCK and not plan.user
-    if stock or not plan.vocab:
+    if stock or not plan.x.vocab:
         orders = [False]
     else:
         orders = [False, True] if vectors_first else [True, False]
     needed = _needed_masks(plan, module)
     for ids in orders:
         for size in [0] if ids else [width] if width else widths(module)[:6]:
-            plan.ids = plan.source_ids = ids
-            plan.width = plan.source_width = size or 0
+            plan.x.ids = plan.source.ids = ids
+            plan.x.width = plan.source.width = size or 0
             for fill in _fills(needed, plan):
                 for length in LENGTHS if ids else LENGTHS[:3]:
                     trial = replace(plan, slots=[*plan.slots, *fill], length=length)
@@ -115,7 +115,7 @@ def widths(module: nn.Module) -> list[int]:
 def _needed_masks(plan: Call, module: nn.Module) -> list[str]:
     if plan.user is not None or type(module) in STOCK:
         return []
-    taken = {*plan.x_names, *plan.source_names, *plan.constants, plan.labels_name}
+    taken = {*plan.x.names, *plan.source.names, *plan.constants, plan.labels_name}
     return [
         n for n, p in parameters(module).items()
         if p.default is p.empty and p.kind.value < 2 and n not in taken and is_mask(n)

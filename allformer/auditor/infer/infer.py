@@ -14,9 +14,9 @@ from allformer.auditor.infer.first_run import first_run
 from allformer.auditor.infer.kind import first_kind, settle_kind
 from allformer.auditor.infer.masks import mask_slots
 from allformer.auditor.infer.output import last_only, one_number, probabilities, time_axis
-from allformer.auditor.infer.stock import STOCK, stock
-from allformer.auditor.infer.tokens import pad_inside, special_ids
-from allformer.auditor.infer.user import by_user, user_masks
+from allformer.auditor.infer.special_tokens import pad_inside, special_ids, within_vocabulary
+from allformer.auditor.infer.torch_modules import STOCK, stock
+from allformer.auditor.infer.user_call import by_user, user_masks
 from allformer.auditor.infer.vocab import config_vocab, likely, sharpen, table_sizes
 
 
@@ -28,6 +28,7 @@ def infer(
     vocab: int | None = None,
     source_vocab: int | None = None,
     pad: int | None = None,
+    eos: int | None = None,
     width: int | None = None,
     call: Callable[..., Any] | None = None,
 ) -> tuple[Call, nn.Module]:
@@ -37,8 +38,8 @@ def infer(
     special_ids(plan, config, pad)
     tables = table_sizes(module, plan.kind)
     known = vocab or config_vocab(config)
-    plan.vocab, plan.source_vocab = known or likely(tables), source_vocab or 0
-    twin = loud(frozenset([plan.vocab] if plan.vocab else []))
+    plan.x.vocab, plan.source.vocab = known or likely(tables), source_vocab or 0
+    twin = loud(frozenset([plan.x.vocab] if plan.x.vocab else []))
     plan.dtype = next((p.dtype for p in twin.parameters() if p.is_floating_point()), torch.float64)
     if call is not None:
         by_user(plan, call)
@@ -48,8 +49,9 @@ def infer(
     if plan.square:
         _say(plan, kind)
         return plan, twin
-    if plan.ids and not known:
+    if plan.x.ids and not known:
         sharpen(plan, twin, tables)
+    within_vocabulary(plan, pad=pad, eos=eos)
     one_number(plan, twin)
     probabilities(plan, twin)
     if call is None:
@@ -71,9 +73,9 @@ def _say(plan: Call, said: str | None) -> None:
     if said is None:
         plan.notes.append(f"kind {plan.kind!r}: inferred; give kind= if it is another")
     plan.notes.insert(0, f"called as {plan.style}")
-    what = f"ids below {plan.vocab}" if plan.ids else f"vectors of {plan.width}"
+    what = f"ids below {plan.x.vocab}" if plan.x.ids else f"vectors of {plan.x.width}"
     if plan.has_source:
-        there = f"ids below {plan.source_vocab or plan.vocab}" if plan.source_ids else "vectors"
+        there = f"ids below {plan.source.vocab or plan.x.vocab}" if plan.source.ids else "vectors"
         what += f", source: {there}"
     plan.notes.insert(1, f"input: {what}")
     for slot in plan.slots:

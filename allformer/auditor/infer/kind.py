@@ -9,8 +9,8 @@ from torch import nn
 from allformer.auditor.calls import LABELS, Call, parameters
 from allformer.auditor.infer.arguments import is_mask
 from allformer.auditor.infer.attempt import watched
-from allformer.auditor.infer.sight import sees
-from allformer.auditor.infer.stock import STOCK
+from allformer.auditor.infer.torch_modules import STOCK
+from allformer.auditor.infer.visibility import one_sided, sees
 from allformer.auditor.probe import lies_in
 
 
@@ -35,7 +35,7 @@ def settle_kind(plan: Call, module: nn.Module, twin: Any) -> None:
     """Tell attentions, blocks, decoders and encoders by what they do."""
     if plan.kind != "encoder":
         return
-    if not plan.ids:
+    if not plan.x.ids:
         watch = watched(plan, twin, plan.batch(1))
         where = {s.where for s in watch.sites}
         if watch.sites and not watch.other_linears():
@@ -44,9 +44,29 @@ def settle_kind(plan: Call, module: nn.Module, twin: Any) -> None:
         if len(where) == 1 or not _repeats(module, where):
             plan.kind = "block"
             return
-    found = sees(plan, twin)
-    if found is not None and not found[0] and found[1]:
+    found, (hide, all_) = sees(plan, twin), _causal_layers(plan, twin)
+    # without a position axis: a decoder that pools its end, where each layer hides what is later
+    causal = 0 < hide == all_ if found is None else not found[0] and found[1]
+    if found is not None and found[0] and hide:
+        causal = True
+        plan.notes.append(
+            f"the evidence is mixed: {hide} of {all_} self-attentions hide later tokens, "
+            f"{all_ - hide} do not; taken for a decoder that leaks"
+        )
+    if causal:
         plan.kind = "decoder"
+
+
+def _causal_layers(plan: Call, twin: Any) -> tuple[int, int]:
+    """How many self-attentions look at no later key; none if others look at no earlier one."""
+    n = plan.length
+    looks = [
+        s.weights.abs().nan_to_num(0.0).amax(0) > 1e-12
+        for s in watched(plan, twin, plan.batch(1)).sites
+        if s.weights.shape[1:] == (n, n)
+    ]
+    back = any(one_sided(look.mT) for look in looks)
+    return 0 if back else sum(one_sided(look) for look in looks), len(looks)
 
 
 def _repeats(module: nn.Module, where: set[str]) -> bool:

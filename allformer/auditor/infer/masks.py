@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
-from allformer.auditor.calls import MODELS, ORDERED, Batch, Call, Slot, parameters
-from allformer.auditor.encode import causal_encodings, padding_encodings
+from allformer.auditor.calls import MODELS, ORDERED, Batch, Call, Slot, everything, parameters
 from allformer.auditor.infer.arguments import is_mask, side
 from allformer.auditor.infer.attempt import attempt, watched
-from allformer.auditor.infer.sight import padding_influence, sees
-from allformer.auditor.infer.stock import STOCK
+from allformer.auditor.infer.torch_modules import STOCK
+from allformer.auditor.infer.visibility import padding_influence, sees
+from allformer.auditor.mask_encoding import causal_encodings, padding_encodings
 
 OTHERS = ("head_mask", "cross_attn_head", "labels", "global")  # masks of something else
 
@@ -21,23 +20,23 @@ OTHERS = ("head_mask", "cross_attn_head", "labels", "global")  # masks of someth
 def mask_slots(plan: Call, module: nn.Module, twin: Any) -> None:
     """Fill the slots of the masks, and say for which side padding can be given."""
     if type(module) in STOCK:
-        plan.keeps = True
-        plan.keeps_source = plan.has_source
+        plan.x.keeps = True
+        plan.source.keeps = plan.has_source
         return
     for slot in [s for s in plan.slots if s.encoding.shape == "SS"]:
         _over_itself(plan, twin, slot)
-    taken = {*plan.x_names, *plan.source_names, *plan.constants}
+    taken = {*plan.x.names, *plan.source.names, *plan.constants}
     names = [n for n in parameters(module) if is_mask(n) and n not in taken]
     names = [n for n in names if not any(word in n for word in OTHERS)]
     mine = [n for n in names if side(plan, n) == "x"]
     theirs = [n for n in names if side(plan, n) == "source"]
     if plan.kind in ORDERED:
         mine = _causal_slot(plan, twin, mine)
-    plan.keeps = _padding_slots(plan, twin, mine, "x") or any(
+    plan.x.keeps = _padding_slots(plan, twin, mine, "x") or any(
         s.causal and s.encoding.per_row for s in plan.slots
     )
-    plan.keeps_source = _padding_slots(plan, twin, theirs, "source")
-    if len(mine) == 1 and not plan.keeps and plan.kind in MODELS:
+    plan.source.keeps = _padding_slots(plan, twin, theirs, "source")
+    if len(mine) == 1 and not plan.x.keeps and plan.kind in MODELS:
         plan.lone_mask = _lone(plan, twin, mine[0])
 
 
@@ -55,7 +54,7 @@ def _over_itself(plan: Call, twin: Any, slot: Slot) -> None:
         keys = 0 if batch.source is None else batch.source.shape[1]
         own = [
             s.weights.nan_to_num(0.0) for s in watched(trial, twin, batch).sites
-            if s.weights is not None and s.weights.shape[1:] == (keys, keys)
+            if s.weights.shape[1:] == (keys, keys)
         ]  # fmt: skip
         if own and float(own[0].std(-1).min()) > 1e-9:  # neither blank nor even
             plan.slots = trial.slots
@@ -99,7 +98,7 @@ def _lone(plan: Call, twin: Any, name: str) -> str:
 
 def _all_kept(plan: Call, rows: int) -> Batch:
     batch = plan.batch(rows)
-    return replace(batch, keep=torch.ones(batch.x.shape[:2], dtype=torch.bool))
+    return replace(batch, keep=everything(batch.x))
 
 
 def _padding_slots(plan: Call, twin: Any, names: list[str], side: str) -> bool:

@@ -14,7 +14,7 @@ from allformer.auditor.probe import distance, scale_of
 
 def last_only(plan: Call, twin: Any) -> None:
     """nanoGPT computes all logits only when it gets targets."""
-    if not plan.labels_name or plan.labels_needed or not plan.ids:
+    if not plan.labels_name or plan.labels_needed or not plan.x.ids:
         return
     with torch.no_grad():
         try:
@@ -51,7 +51,11 @@ def probabilities(plan: Call, twin: Any) -> None:
 
 def time_axis(plan: Call, twin: Any) -> None:
     """(T, B) instead of (B, T): when attention *and* positions run along the first axis."""
-    if plan.time_first or (plan.has_source and not plan.ids) or plan.kind in ("attention", "block"):
+    if (
+        plan.time_first
+        or (plan.has_source and not plan.x.ids)
+        or plan.kind in ("attention", "block")
+    ):
         return
     batch = plan.batch(3, 5)
     base = attempt(plan, twin, batch)

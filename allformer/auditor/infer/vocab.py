@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from allformer.auditor.calls import MODELS, Call
 from allformer.auditor.infer.attempt import attempt
-from allformer.auditor.infer.stock import STOCK
+from allformer.auditor.infer.torch_modules import STOCK
 
 
 def config_vocab(config: Any) -> int:
@@ -35,16 +35,16 @@ def likely(tables: list[int]) -> int:
 
 def sharpen(plan: Call, twin: Any, tables: list[int]) -> None:
     """Which table is read by which input: by calling with lengths that differ."""
-    before, plan.vocab = plan.vocab, min([plan.vocab, *[t for t in tables if t > 3]])
+    before, plan.x.vocab = plan.x.vocab, min([plan.x.vocab, *[t for t in tables if t > 3]])
     batch = plan.batch(3)
     seen = _Lookups(batch.inputs)
     with seen:
         out = attempt(plan, twin, batch)
-    plan.vocab = seen.found.get(batch.x.shape[1], before)
+    plan.x.vocab = seen.found.get(batch.x.shape[1], before)
     if batch.source is not None:
-        plan.source_vocab = seen.found.get(batch.source.shape[1], plan.vocab)
+        plan.source.vocab = seen.found.get(batch.source.shape[1], plan.x.vocab)
     if not seen.found and out is not None and out.shape[-1] in tables:
-        plan.vocab = int(out.shape[-1])
+        plan.x.vocab = int(out.shape[-1])
 
 
 class _Lookups(TorchDispatchMode):

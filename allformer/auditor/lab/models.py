@@ -1,113 +1,261 @@
 # mypy: disable-error-code="no-untyped-call,no-any-return"
-"""The lab's models: a decoder, an encoder and an encoder-decoder in four styles of code.
+"""The lab's right models: a decoder, an encoder and an encoder-decoder in four styles of code.
 
-build("decoder", bug="no_scale", style="fused")
+"separate" has three projections and the formula by hand, "fused" one projection and SDPA, "einsum"
+bare parameters, "mha" is nn.MultiheadAttention. The bugs of `bugs.py` are changes of this text.
+
+Legend: B batch, T queries, S keys, H heads, D head size, C = H·D.
 """
 
 from __future__ import annotations
 
-import copy
+import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from allformer.auditor.lab.parts import Attention, LayerNorm, Sinusoidal
-
 PAD, EOS = 0, 3
+
+
+def triangle(x: Tensor, source: Tensor) -> Tensor:
+    """T S: True = may be seen."""
+    t, s = x.shape[1], source.shape[1]
+    return torch.ones(t, s, dtype=torch.bool, device=x.device).tril()
+
+
+def rotate(x: Tensor, where: Tensor) -> Tensor:
+    """Rotary positions `where` (B T) on B H T D, pairs (i, i + D/2)."""
+    half = x.shape[-1] // 2
+    steps = torch.arange(half, device=x.device, dtype=x.dtype)
+    angle = where[:, None, :, None].to(x.dtype) * 10000 ** -(steps / half)  # B 1 T D/2
+    angle = torch.cat([angle, angle], -1)
+    turned = torch.cat([-x[..., half:], x[..., :half]], -1)
+    return x * angle.cos() + turned * angle.sin()
+
+
+class Separate(nn.Module):
+    """Multi-head attention of `width`, with `heads` (and `kv_heads`) heads."""
+
+    def __init__(
+        self, width: int, heads: int, causal: bool, dropout: float, kv_heads: int, rotary: bool
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.size = heads, kv_heads or heads, width // heads
+        self.causal, self.rotary, self.drop = causal, rotary, nn.Dropout(dropout)
+        self.make(width, self.kv_heads * self.size)
+
+    def make(self, width: int, small: int) -> None:
+        """The projections."""
+        self.q, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.k, self.v = nn.Linear(width, small), nn.Linear(width, small)
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None, keep: Tensor | None, where: Tensor
+    ) -> Tensor:
+        """x B T C, memory B S C, keep B S (True = may be seen), where B T → B T C."""
+        source = x if memory is None else memory
+        q, k, v = self.project(x, source)
+        q, k, v = (
+            self.split(q, self.heads),
+            self.split(k, self.kv_heads),
+            self.split(v, self.kv_heads),
+        )
+        if self.rotary and memory is None:
+            q, k = rotate(q, where), rotate(k, where)
+        times = self.heads // self.kv_heads
+        k, v = k.repeat_interleave(times, 1), v.repeat_interleave(times, 1)
+        look = triangle(x, source) if self.causal and memory is None else None
+        if keep is not None:
+            pad = keep[:, None, None, :]
+            look = pad if look is None else look & pad
+        y = self.attend(q, k, v, look)
+        y = y.transpose(1, 2).reshape(x.shape)
+        return self.join(y)
+
+    def project(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x, keys and values of the source."""
+        return self.q(x), self.k(source), self.v(source)
+
+    def split(self, x: Tensor, heads: int) -> Tensor:
+        """B T C → B H T D."""
+        rows, length, _ = x.shape
+        return x.view(rows, length, heads, self.size).transpose(1, 2)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, look: Tensor | None) -> Tensor:
+        """B H T D; look B or 1, 1, T or 1, S."""
+        return self.mix(q @ k.mT / math.sqrt(self.size), v, look)
+
+    def mix(self, scores: Tensor, v: Tensor, look: Tensor | None) -> Tensor:
+        """The formula, from the scores on."""
+        look = torch.ones_like(scores, dtype=torch.bool) if look is None else look
+        weights = scores.masked_fill(~look, torch.finfo(scores.dtype).min).softmax(-1)
+        return self.drop(weights) @ v
+
+    def join(self, y: Tensor) -> Tensor:
+        """The output projection."""
+        return self.out(y)
+
+
+class Fused(Separate):
+    """One projection for all three, and SDPA."""
+
+    def make(self, width: int, small: int) -> None:
+        """The projections."""
+        self.parts = [width, small, small]
+        self.qkv, self.out = nn.Linear(width, sum(self.parts)), nn.Linear(width, width)
+
+    def project(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x, keys and values of the source."""
+        q, k, v = self.qkv(x).split(self.parts, -1)
+        if source is not x:
+            _, k, v = self.qkv(source).split(self.parts, -1)
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, look: Tensor | None) -> Tensor:
+        """B H T D; look B or 1, 1, T or 1, S."""
+        rate = self.drop.p if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, look, rate)
+
+
+class Einsum(Separate):
+    """Bare parameters and einsum."""
+
+    def make(self, width: int, small: int) -> None:
+        """The projections."""
+
+        def matrix(size: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(width, size) * width**-0.5)
+
+        self.wq, self.wo = matrix(width), matrix(width)
+        self.wk, self.wv = matrix(small), matrix(small)
+
+    def project(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x, keys and values of the source."""
+        pairs = ((x, self.wq), (source, self.wk), (source, self.wv))
+        q, k, v = (torch.einsum("btc,cd->btd", given, w) for given, w in pairs)
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, look: Tensor | None) -> Tensor:
+        """B H T D; look B or 1, 1, T or 1, S."""
+        return self.mix(torch.einsum("bhtd,bhsd->bhts", q / math.sqrt(self.size), k), v, look)
+
+    def join(self, y: Tensor) -> Tensor:
+        """The output projection."""
+        return torch.einsum("btc,cd->btd", y, self.wo)
+
+
+class Mha(nn.Module):
+    """torch's own."""
+
+    def __init__(self, width: int, heads: int, causal: bool, dropout: float, *_: Any) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(width, heads, dropout, batch_first=True)
+        self.causal = causal
+
+    def forward(
+        self, x: Tensor, memory: Tensor | None, keep: Tensor | None, where: Tensor
+    ) -> Tensor:
+        """x B T C, memory B S C, keep B S (True = may be seen) → B T C."""
+        source = x if memory is None else memory
+        look = triangle(x, source) if self.causal and memory is None else None
+        blocked = None if look is None else ~look
+        padding = None if keep is None else ~keep
+        out = self.inner(x, source, source, padding, need_weights=False, attn_mask=blocked)
+        return out[0]
+
+
+STYLES: dict[str, Any] = {"separate": Separate, "fused": Fused, "einsum": Einsum, "mha": Mha}
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm by its formula."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each position by itself: (x − mean)/√(var + ε)."""
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        return (x - mean) / (variance + 1e-5).sqrt() * self.gain + self.shift
+
+
+class Sinusoidal(nn.Module):
+    """The paper's positions: where B T → B T C."""
+
+    pe: Tensor
+
+    def __init__(self, width: int, length: int = 256) -> None:
+        super().__init__()
+        angle = torch.arange(length)[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
+        pe = torch.zeros(length, width)
+        pe[:, 0::2] = angle.sin()
+        pe[:, 1::2] = angle.cos()
+        self.register_buffer("pe", pe, persistent=False)
+
+    def forward(self, where: Tensor) -> Tensor:
+        """PE[where]."""
+        return self.pe[where]
 
 
 class Block(nn.Module):
     """Pre-norm: x + attention(norm(x)), [+ cross-attention,] + feed(norm(x))."""
 
     def __init__(
-        self,
-        width: int,
-        heads: int,
-        style: str,
-        bug: str,
-        causal: bool,
-        cross: bool,
-        dropout: float,
-        **more: object,
-    ) -> None:
+        self, width: int, heads: int, style: str, causal: bool, cross: bool, dropout: float,
+        kv_heads: int, rotary: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.bug = bug
-        norm_bug = bug if bug.startswith("norm_") else ""
-        self.norm1, self.norm2 = LayerNorm(width, norm_bug), LayerNorm(width, norm_bug)
-        self.attention = Attention(width, heads, style, bug, causal, dropout, **more)  # type: ignore[arg-type]
-        self.cross = Attention(width, heads, style, bug, False, dropout) if cross else None
-        self.norm3 = LayerNorm(width, norm_bug) if cross else None
+        self.norm1, self.norm2 = LayerNorm(width), LayerNorm(width)
+        self.attention = STYLES[style](width, heads, causal, dropout, kv_heads, rotary)
+        self.cross, self.norm3 = None, None
+        if cross:
+            self.cross = STYLES[style](width, heads, False, dropout, 0, False)
+            self.norm3 = LayerNorm(width)
         self.feed = nn.Sequential(
             nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
         )
         self.drop = nn.Dropout(dropout)
 
     def forward(
-        self,
-        x: Tensor,
-        keep: Tensor | None = None,
-        memory: Tensor | None = None,
-        source_keep: Tensor | None = None,
-    ) -> Tensor:
+        self, x: Tensor, keep: Tensor | None, memory: Tensor | None, source_keep: Tensor | None,
+        where: Tensor,
+    ) -> Tensor:  # fmt: skip
         """B T C → B T C."""
-        y = self.norm1(x)
-        if self.bug == "residual_norm":
-            x = y  # wrong: the stream itself is normalised
-        out = self._drop(self.attention(y, keep=keep))
-        x = out if self.bug == "no_residual" else x + out
+        x = x + self.dropped(self.attention(self.norm1(x), None, keep, where))
         if self.cross is not None and self.norm3 is not None:
-            x = x + self._drop(self.cross(self.norm3(x), memory, source_keep))
-        return x + self._drop(self.feed(self.norm2(x)))
+            x = x + self.dropped(self.cross(self.norm3(x), memory, source_keep, where))
+        return x + self.dropped(self.feed(self.norm2(x)))
 
-    def _drop(self, x: Tensor) -> Tensor:
-        if self.bug == "dropout_eval":
-            return F.dropout(x, self.drop.p)  # wrong: training=True is the default
-        return x if self.bug == "dropout_train" else self.drop(x)
+    def dropped(self, x: Tensor) -> Tensor:
+        """With dropout."""
+        return self.drop(x)
 
 
 class Stack(nn.Module):
     """Embedding, positions and blocks."""
 
     def __init__(
-        self,
-        vocab: int,
-        width: int,
-        heads: int,
-        layers: int,
-        style: str,
-        bug: str,
-        causal: bool,
-        cross: bool = False,
-        dropout: float = 0.1,
-        positions: str = "sinusoidal",
-        **more: object,
-    ) -> None:
+        self, vocab: int, width: int, heads: int, layers: int, style: str, *, causal: bool,
+        cross: bool = False, dropout: float = 0.1, positions: str = "sinusoidal", kv_heads: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.embed = nn.Embedding(vocab, width)
-        nn.init.normal_(self.embed.weight, std=1.0 if bug == "loud_start" else width**-0.5)
-        self.scale = 1.0 if bug == "loud_start" else width**0.5
+        nn.init.normal_(self.embed.weight, std=width**-0.5)
+        self.scale = width**0.5
         self.positions: nn.Module | None = None
-        self.kind = positions
-        if positions == "learned" and bug != "no_positions":
-            self.positions = nn.Embedding(256, width)
-        elif positions == "sinusoidal" and bug != "no_positions":
-            self.positions = Sinusoidal(width, bug)
-        rotary = positions == "rotary" and bug != "no_positions"
+        if positions != "rotary":
+            learned = positions == "learned"
+            self.positions = nn.Embedding(256, width) if learned else Sinusoidal(width)
 
         def block() -> Block:
-            return Block(width, heads, style, bug, causal, cross, dropout, rotary=rotary, **more)
+            rotary = positions == "rotary"
+            return Block(width, heads, style, causal, cross, dropout, kv_heads, rotary)
 
-        if bug == "reused":
-            self.blocks = nn.ModuleList([block()] * layers)
-        elif bug == "identical":
-            self.blocks = nn.ModuleList(
-                [copy.deepcopy(b) for b in [block()] for _ in range(layers)]
-            )
-        else:
-            self.blocks = nn.ModuleList([block() for _ in range(layers)])
+        self.blocks = nn.ModuleList([block() for _ in range(layers)])
         self.norm = LayerNorm(width)
-        self.bug = bug
 
     def forward(
         self,
@@ -117,35 +265,24 @@ class Stack(nn.Module):
         source_keep: Tensor | None = None,
     ) -> Tensor:
         """ids B T → B T C."""
+        real = torch.ones_like(ids) if keep is None else keep.long()
+        where = (real.cumsum(-1) - 1).clamp(min=0)
         x = self.embed(ids) * self.scale
-        where = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
-        if keep is not None and self.bug != "left_padding":
-            where = (keep.long().cumsum(-1) - 1).clamp(min=0)
-        if self.kind == "learned" and self.positions is not None:
+        if self.positions is not None:
             x = x + self.positions(where)
-        elif self.positions is not None:
-            x = self.positions(x, where)
         for b in self.blocks:
-            x = b(x, keep, memory, source_keep)
+            x = b(x, keep, memory, source_keep, where)
         return self.norm(x)
 
 
 class Decoder(nn.Module):
     """A language model: forward(idx, targets) → logits, loss."""
 
-    def __init__(
-        self, vocab: int, width: int, heads: int, layers: int, style: str, bug: str, **more: object
-    ) -> None:
+    def __init__(self, vocab: int, width: int, *sizes: Any, **more: Any) -> None:
         super().__init__()
-        self.stack = Stack(vocab, width, heads, layers, style, bug, True, **more)  # type: ignore[arg-type]
+        self.stack = Stack(vocab, width, *sizes, causal=True, **more)
         self.head = nn.Linear(width, vocab, bias=False)
-        self.bug = bug
-        if bug == "unused":
-            self.extra = nn.Linear(width, width)
-        if bug == "copied_tie":
-            self.head.weight.data = self.stack.embed.weight.data
-        else:
-            self.head.weight = self.stack.embed.weight
+        self.head.weight = self.stack.embed.weight
 
     def forward(
         self, idx: Tensor, targets: Tensor | None = None, attention_mask: Tensor | None = None
@@ -153,27 +290,18 @@ class Decoder(nn.Module):
         """idx B T, targets B T (already shifted)."""
         keep = None if attention_mask is None else attention_mask.bool()
         logits = self.head(self.stack(idx, keep))
-        if self.bug == "softmax_loss":
-            logits = logits.softmax(-1)
         if targets is None:
             return logits, None
-        left, right = logits, targets
-        if self.bug == "shifted_twice":
-            left, right = logits[:, :-1], targets[:, 1:]
-        ignore = {"pad_loss": -100}.get(self.bug, PAD)
-        if self.bug == "eos_loss":
-            right = right.masked_fill(right == EOS, PAD)
-        return logits, F.cross_entropy(left.flatten(0, 1), right.flatten(), ignore_index=ignore)
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
+        return logits, loss
 
 
 class Encoder(nn.Module):
     """A masked language model: forward(ids, keep) → logits."""
 
-    def __init__(
-        self, vocab: int, width: int, heads: int, layers: int, style: str, bug: str, **more: object
-    ) -> None:
+    def __init__(self, vocab: int, width: int, *sizes: Any, **more: Any) -> None:
         super().__init__()
-        self.stack = Stack(vocab, width, heads, layers, style, bug, False, **more)  # type: ignore[arg-type]
+        self.stack = Stack(vocab, width, *sizes, causal=False, **more)
         self.head = nn.Linear(width, vocab)
 
     def forward(self, ids: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -182,43 +310,18 @@ class Encoder(nn.Module):
 
 
 class Seq2Seq(nn.Module):
-    """The original shape: forward(source, target, source_keep) → logits."""
+    """The original shape: forward(source, target, source_mask) → logits."""
 
-    def __init__(
-        self, vocab: int, width: int, heads: int, layers: int, style: str, bug: str, **more: object
-    ) -> None:
+    def __init__(self, vocab: int, width: int, *sizes: Any, **more: Any) -> None:
         super().__init__()
-        inner = "" if bug in ("cross_mask", "cross_unread") else bug
-        self.encoder = Stack(vocab, width, heads, layers, style, inner, False, **more)  # type: ignore[arg-type]
-        self.decoder = Stack(vocab, width, heads, layers, style, bug, True, cross=True, **more)  # type: ignore[arg-type]
+        self.encoder = Stack(vocab, width, *sizes, causal=False, **more)
+        self.decoder = Stack(vocab, width, *sizes, causal=True, cross=True, **more)
         self.head = nn.Linear(width, vocab)
-        self.bug = bug
 
     def forward(self, source: Tensor, target: Tensor, source_mask: Tensor | None = None) -> Tensor:
         """source B S, target B T, source_mask B S boolean."""
-        keep = source_mask
-        memory = self.encoder(source, keep)
-        if self.bug == "cross_unread":
-            memory = self.encoder.embed(target[:, :1]).expand(memory.shape)
-        return self.head(self.decoder(target, None, memory, keep))
+        memory = self.encoder(source, source_mask)
+        return self.head(self.decoder(target, None, memory, source_mask))
 
 
-SHAPES = {"decoder": Decoder, "encoder": Encoder, "seq2seq": Seq2Seq}
-
-
-def build(
-    shape: str,
-    bug: str = "",
-    style: str = "separate",
-    *,
-    vocab: int = 61,
-    width: int = 48,
-    heads: int = 4,
-    layers: int = 2,
-    seed: int = 0,
-    **more: object,
-) -> nn.Module:
-    """A model of the lab; without `bug` it is sound."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return SHAPES[shape](vocab, width, heads, layers, style, bug, **more)
+SHAPES: dict[str, Any] = {"decoder": Decoder, "encoder": Encoder, "seq2seq": Seq2Seq}

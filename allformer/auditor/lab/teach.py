@@ -15,7 +15,7 @@ from torch import nn
 
 from allformer.auditor.catalogue import CATALOGUE
 from allformer.auditor.lab.bugs import BUGS, Bug
-from allformer.auditor.lab.models import build
+from allformer.auditor.lab.plant import build, lines
 from allformer.auditor.lab.tasks import VOCAB, train
 
 STEPS = 250
@@ -52,12 +52,13 @@ def teach(
 ) -> Path:
     """Train and audit everything; write the page, the picture and the numbers. → the page."""
     out.mkdir(parents=True, exist_ok=True)
+    page = out / "lab.md"
+    page.open("a", encoding="utf-8").close()  # before the work, not after it
     rows = measure(steps, bugs, say)
     (out / "lab.json").write_text(
         json.dumps(rows, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
     )
     draw(rows, out / "lab.png", lang)
-    page = out / "lab.md"
     page.write_text(to_markdown(rows, lang, steps), encoding="utf-8")
     return page
 
@@ -84,11 +85,12 @@ def measure(
         curve = _train(bug.shape, bug.name, style, dict(bug.options), steps)
         shown = planted(bug, style)
         report = audit(shown, bug.shape, vocab=VOCAB, pad=bug.pad)
+        right_line, wrong_line = lines(bug, style)
         finding = next((f for f in report.findings if f.check == bug.check), None)
         rows.append(
             {
                 "bug": bug.name, "shape": bug.shape, "style": style, "check": bug.check,
-                "line": bug.line, "right_line": bug.right,
+                "line": wrong_line, "right_line": right_line,
                 "loss": [round(v, 4) for v in curve["loss"]],
                 "right_loss": [round(v, 4) for v in right[key]["loss"]],
                 "answers": curve["right"], "right_answers": right[key]["right"],

@@ -44,7 +44,7 @@ def mix(op: Operator, tags: Tags, plain: Tag) -> Tag:
     first = one.probs is not None
     site = one.probs if first else other.probs
     assert site is not None
-    if site.weights is None:
+    if site.mix_op < 0:
         if first:
             site.weights, site.v, site.v_tag = _three(left), _three(right), other
         else:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+NOTHING = torch.empty(0)
 
 
 @dataclass
@@ -25,11 +27,11 @@ class Site:
     learned_bias: bool = False  # a trained term is added to the scores, as in T5
     terms: int = 1  # products that are added up: 3 in DeBERTa's
     term_ops: frozenset[int] = frozenset()  # the linear maps among them: queries times a table
-    softmax_in: Tensor | None = None
+    softmax_in: Tensor = NOTHING  # with its mask and bias
     softmax_dim: int = -1
-    weights: Tensor | None = None  # N T S, as the second matmul gets them
-    v: Tensor | None = None  # N S D
-    v_tag: Tag | None = None
+    weights: Tensor = NOTHING  # N T S, as the second matmul gets them
+    v: Tensor = NOTHING  # N S D
+    v_tag: Tag = field(default_factory=lambda: Tag())
     mix_op: int = -1  # the number of the matmul weights·V
     out_op: int = -1  # the first linear map after it: W_O
     out_input: Tensor | None = None
@@ -38,7 +40,6 @@ class Site:
     @property
     def masked_in(self) -> Tensor:
         """The softmax's input in the shape of the scores."""
-        assert self.softmax_in is not None
         return self.softmax_in.reshape(self.scores.shape)
 
 

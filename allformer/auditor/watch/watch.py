@@ -29,7 +29,6 @@ class Watch(Inject):
         self.tags = Tags(module, inputs)
         self.sites: list[Site] = []
         self.tables: list[Table] = []
-        self.angles: list[Tensor] = []  # what went into sin and cos
         self.norm_shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
         self.moments = Moments()
         self.outputs: dict[int, Tensor] = {}  # of the linear maps, by number
@@ -56,7 +55,7 @@ class Watch(Inject):
         torch.backends.mha.set_fastpath_enabled(self._fast)
         for handle in self._handles:
             handle.remove()
-        self.sites = [site for site in self._found if site.weights is not None]
+        self.sites = [site for site in self._found if site.mix_op >= 0]
         for number, site in enumerate(self.sites):
             site.number = number
 
@@ -91,8 +90,6 @@ class Watch(Inject):
         plain = Tag(any(t.data for t in tags), any(t.trained for t in tags))
         if op.name in MATMULS:
             return self._matmul(op, plain)
-        if op.name in ("sin", "cos") and not plain.trained:
-            self.angles.append(op.tensors[0])
         if op.name in ("_softmax", "_safe_softmax") and tags[0].scores is not None:
             return attention.softmax(op.tensors[0], tags[0], op.args[1], plain)
         if not tags:

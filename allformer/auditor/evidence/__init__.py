@@ -1,0 +1,1 @@
+"""What several checks look at: the helpers that they share, so that no check imports another."""
