@@ -27,7 +27,7 @@ from allformer.checkpoint.files import TensorFiles
 from allformer.checkpoint.shards import Outgoing, write_checkpoint
 from allformer.checkpoint.stored import Stored, read_whole
 from allformer.errors import CheckpointError
-from allformer.families.weights import Derived, Part, Same, Unused, Weight, WeightMap
+from allformer.families.weights import Derived, Part, Renamed, Same, Unused, Weight, WeightMap
 
 READERS = 4
 SHARD = 50 * 10**9  # bytes, as transformers 5 splits
@@ -44,9 +44,17 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
+# What stands in a stack's source was the stack's before 0.3.
+OLD_NAMES = (
+    Renamed(r"^(encoder|decoder)\.(embedding|types|position|widen)\.", r"\1.source.\2."),
+    Renamed(r"^(encoder|decoder)\.source_norm\.", r"\1.source.norm."),
+    Renamed(r"^(encoder|decoder)\.bucket\.", r"\1.relative."),
+)
+
+
 def own_map(model: nn.Module) -> WeightMap:
-    """Our own files have our own names."""
-    return [Same(name, name) for name in own_state(model)]
+    """Our own files have our own names, old ones those of their time."""
+    return [*OLD_NAMES, *(Same(name, name) for name in own_state(model))]
 
 
 @dataclass(frozen=True)

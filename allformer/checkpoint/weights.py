@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from allformer.checkpoint.account import account
+from allformer.checkpoint.account import account, renamed
 from allformer.checkpoint.files import TensorFiles, in_memory, open_tensors
 from allformer.checkpoint.shards import PART, Outgoing, write_file
 from allformer.checkpoint.stored import read_whole
-from allformer.checkpoint.transfer import copy_in, own_map, own_state
+from allformer.checkpoint.transfer import OLD_NAMES, copy_in, own_map, own_state
 from allformer.errors import CheckpointError
 
 
@@ -34,7 +34,8 @@ def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read named tensors; a missing or damaged file is named."""
-    return {name: read_whole(stored) for name, stored in open_tensors(path).items()}
+    found = renamed(open_tensors(path), OLD_NAMES)
+    return {name: read_whole(stored) for name, stored in found.items()}
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

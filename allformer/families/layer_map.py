@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from allformer import config
 from allformer.families.weights import Op, Same, Stacked, Transposed
@@ -27,11 +27,14 @@ def dense(ours: str, theirs: str, bias: bool = True, transposed: bool = False) -
 
 
 def fused(
-    ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], bias: bool = True
+    ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], biased: Sequence[int] = (0, 1, 2)
 ) -> list[Op]:
-    """Projections that we hold as one matrix and they as several."""
-    kinds = ("weight", "bias") if bias else ("weight",)
-    return [Stacked(f"{ours}.{k}", tuple(f"{t}.{k}" for t in theirs), sizes) for k in kinds]
+    """Projections that we hold as one matrix and they as several; `biased` have a bias."""
+    ops: list[Op] = [Stacked(f"{ours}.weight", tuple(f"{t}.weight" for t in theirs), sizes)]
+    if biased:
+        names = tuple(f"{theirs[i]}.bias" for i in biased)
+        ops.append(Stacked(f"{ours}.bias", names, tuple(sizes[i] for i in biased)))
+    return ops
 
 
 def head_sizes(attention: config.Attention, dim: int) -> tuple[int, int, int]:
@@ -56,10 +59,13 @@ def layer(
         if part.endswith("_norm"):
             ops += dense(here, there, block.norm.kind == "layer")
         elif isinstance(name, str):
-            ops += dense(here, there, slot.bias, transposed)
+            which = {"out": "out", "query": "q"}.get(part.rpartition(".")[2])
+            bias = slot.bias if which is None else slot.biased(which)
+            ops += dense(here, there, bias, transposed)
         else:  # q, k and v, or across the last two
             rows = head_sizes(slot, dim)[-len(name) :]
-            ops += fused(here, tuple(f"{theirs}.{x}" for x in name), rows, slot.bias)
+            biased = [i for i, which in enumerate("qkv"[-len(name) :]) if slot.biased(which)]
+            ops += fused(here, tuple(f"{theirs}.{x}" for x in name), rows, biased)
     return ops
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+import allformer as af
 from allformer.checkpoint import weights as module
 from allformer.checkpoint.run import load_run, save_run
 from allformer.checkpoint.weights import (
@@ -260,3 +263,37 @@ def test_stored_numbers_that_are_not_trained_are_kept_too(tmp_path):
     save_weights(model, tmp_path / "model.safetensors")
     load_weights(other, tmp_path / "model.safetensors")
     assert torch.equal(other.head.offset, model.head.offset)
+
+
+# --- names from before ----------------------------------------------------------------------------
+
+
+def as_before(name: str) -> str:
+    """What a tensor was called when a stack held what its source holds now."""
+    name = re.sub(r"\.source\.(embedding|types|position|widen)\.", r".\1.", name)
+    return name.replace(".source.norm.", ".source_norm.").replace(".relative.", ".bucket.")
+
+
+def assert_twins(one: nn.Module, two: nn.Module) -> None:
+    assert all(map(torch.equal, one.parameters(), two.parameters()))
+
+
+@pytest.mark.parametrize("kind", ["encoder narrow", "seq2seq buckets", "seq2seq paper"])
+def test_files_with_the_names_from_before_still_open(kind, tmp_path):
+    model = loud(SPREAD[kind]).float()
+    af.save(model, tmp_path, family="allformer")
+    tensors = load_file(tmp_path / "model.safetensors")
+    old = {as_before(name): x for name, x in tensors.items()}
+    assert old.keys() != tensors.keys()
+    save_file(old, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    again = af.load(tmp_path)
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True)
+    )
+    fresh = build(SPREAD[kind], seed=0)
+    load_weights(fresh, tmp_path / "model.safetensors")  # as a run that goes on does
+    assert all(
+        torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True)
+    )
+    mean = average([tmp_path / "model.safetensors"])
+    assert mean.keys() == tensors.keys()
