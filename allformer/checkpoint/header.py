@@ -87,7 +87,9 @@ def read_header(path: Path, file: BinaryIO) -> list[Entry]:
             if name != "__metadata__"
         ]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} has a damaged header ({error}); download it again") from None
+        raise CheckpointError(
+            f"{path} has a damaged header ({str(error)[:300]}); download it again"
+        ) from None
     entries.sort(key=lambda entry: (entry.offset, entry.offset + entry.bytes))
     _check_cover(path, entries, 8 + length, size)
     return entries
