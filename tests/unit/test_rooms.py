@@ -26,7 +26,7 @@ from tests.rooms import ROOT, changed_files, reached, room, which_tests
         ("README.md", "tests/unit/test_docs.py", "tests/unit/test_tokenizer.py"),
     ],
 )
-def test_a_change_runs_the_which_tests_its_room_and_leaves_others(changed, runs, leaves):
+def test_a_change_runs_the_tests_of_its_room_and_leaves_others(changed, runs, leaves):
     chosen = which_tests([changed])
     assert (ROOT / leaves).is_file()
     assert runs in chosen
