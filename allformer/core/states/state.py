@@ -97,6 +97,6 @@ class Cache:
         for layer in self.layers:
             layer.own.cut(length)
         if isinstance(self.length, Tensor):
-            self.length.fill_(length)
+            self.length.clamp_(max=length)
         else:
-            self.length = length
+            self.length = min(self.length, length)
