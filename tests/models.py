@@ -35,6 +35,8 @@ from allformer.config import (
     cycle,
     repeat,
 )
+from allformer.core.inputs import Side
+from allformer.core.layout import Layout
 from allformer.core.model import AnyModel, EncoderDecoderModel, build
 from allformer.core.taps import listen
 from tests.loud import make_loud
@@ -191,3 +193,20 @@ def left_padding(lengths: list[int], width: int) -> Tensor:
 def on_the_grid() -> AbstractContextManager[None]:
     """Run on the padded grid, as a trace or a compiled graph does, instead of packed."""
     return listen(lambda name, x: None)
+
+
+def loss_of(
+    model: EncoderDecoderModel,
+    source: tuple[Tensor, Layout],
+    target: tuple[Tensor, Layout],
+    labels: Tensor,
+    smoothing: float = 0.0,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Summed loss and NLL from ids in layouts, as training computes it."""
+    sides = {
+        name: Side(layout, {"input_ids": ids})
+        for name, (ids, layout) in {"encoder": source, "decoder": target}.items()
+    }
+    hidden = model.hidden(sides, dtype=dtype)["decoder"]
+    return model.vocab_head.score(hidden.flatten(0, -2), labels.flatten(), smoothing)

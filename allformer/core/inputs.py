@@ -55,7 +55,9 @@ def lay_out(inputs: Mapping[str, Tensor], mask: Tensor | None, whole: bool = Fal
     if full:
         return Side(Grid(rows, width), inputs, ids)
     packed = pack(keep)
-    laid = {name: packed.lay(x.expand(rows, *x.shape[1:])) for name, x in inputs.items()}
+    laid = {
+        name: packed.lay(x.expand(rows, width) if x.ndim < 3 else x) for name, x in inputs.items()
+    }
     return Side(packed, laid, ids)
 
 

@@ -74,7 +74,7 @@ def _make_lively(model: GPT2LMHeadModel, seed: int) -> None:
 @torch.no_grad()
 def _copy(ours: DecoderOnlyModel, theirs: GPT2LMHeadModel) -> None:
     body, decoder = theirs.transformer, ours.decoder
-    decoder.embedding.weight.copy_(body.wte.weight)
+    decoder.source.embedding.weight.copy_(body.wte.weight)
     decoder.position.weight.copy_(body.wpe.weight)
     decoder.final_norm.load_state_dict(body.ln_f.state_dict())
     for layer, block in zip(decoder.layers, body.h, strict=True):

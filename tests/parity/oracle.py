@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer.config import Attention, Block, EncoderDecoder, Feed, Norm, Sinusoidal, Stack, Tokens
-from allformer.core.attention import MultiHead
-from allformer.core.block import Layer
+from allformer.core.attention import Attention as MultiHead
+from allformer.core.block import Block as Layer
 from allformer.core.model import EncoderDecoderModel
 
 DIM, HEADS, WIDTH, VOCAB = 32, 4, 56, 41
@@ -116,7 +116,7 @@ def gradients(ours: EncoderDecoderModel, oracle: Oracle) -> list[tuple[str, Tens
 
 def _ours(name: str, take, ours: EncoderDecoderModel) -> Tensor:
     if name == "embedding.weight":
-        return take(ours.encoder.embedding.weight)
+        return take(ours.encoder.source.embedding.weight)
     _, side, *rest = name.split(".")
     stack = ours.encoder if side == "encoder" else ours.decoder
     if rest[0] == "norm":
@@ -145,7 +145,7 @@ def _plain(layer: Layer, part: str) -> nn.Module:
 @torch.no_grad()
 def copy_weights(ours: EncoderDecoderModel, oracle: Oracle) -> None:
     """Oracle → ours."""
-    ours.encoder.embedding.weight.copy_(oracle.embedding.weight)
+    ours.encoder.source.embedding.weight.copy_(oracle.embedding.weight)
     modules = dict(oracle.named_modules())
     for side, stack in (("encoder", ours.encoder), ("decoder", ours.decoder)):
         top = modules[f"transformer.{side}"]
@@ -164,7 +164,7 @@ def copy_weights(ours: EncoderDecoderModel, oracle: Oracle) -> None:
 def copy_attention(ours: MultiHead, theirs: nn.MultiheadAttention) -> None:
     """in_proj is q, k, v one below the other: our fused matrix, or `query` and `memory`."""
     ours.out.load_state_dict(theirs.out_proj.state_dict())
-    width = ours.heads * ours.size
+    width = ours.mixer.heads * ours.mixer.size
     for kind in ("weight", "bias"):
         fused = getattr(theirs, f"in_proj_{kind}")
         if ours.cross:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from allformer.config import Norm, Sinusoidal
-from allformer.core.attend import attend
-from allformer.core.block import Layer
-from allformer.core.masks import causal_mask, make_look
+from allformer.core.block import Block as Layer
+from allformer.core.kernels import attend
+from allformer.core.look import Look
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.trace import trace
 from tests import lesson
@@ -30,7 +30,7 @@ TOL = 1e-10
 
 def weights_of(model: EncoderDecoderModel) -> dict:
     """Our weights in the lesson's form: named by the paper, matrices as (inputs, outputs)."""
-    w: dict = {"embedding": array(model.encoder.embedding.weight)}
+    w: dict = {"embedding": array(model.encoder.source.embedding.weight)}
     for side in ("encoder", "decoder"):
         stack = getattr(model, side)
         w[side] = [layer_weights(layer) for layer in stack.layers]
@@ -111,7 +111,7 @@ def check_by_hand() -> None:
     q, k, v = torch.randn(3, 1, 1, 7, 5, dtype=torch.float64).mul(2)
     by_hand = numpy_transformer.attention_by_hand(*(x[0, 0].tolist() for x in (q, k, v)))
     matrices, weights, _ = numpy_transformer.attention(*(x.numpy() for x in (q, k, v)))
-    fast = attend(q, k, v, make_look(None), scale=5**-0.5)
+    fast = attend(q, k, v, Look(), scale=5**-0.5)
     np.testing.assert_allclose(matrices[0, 0], by_hand, rtol=0, atol=1e-12)
     np.testing.assert_allclose(matrices, fast.numpy(), rtol=0, atol=1e-12)
     np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=0, atol=1e-12)
@@ -133,7 +133,7 @@ def test_the_softmax_survives_scores_of_a_thousand():
 
 
 def test_the_lessons_masks_are_ours():
-    np.testing.assert_array_equal(numpy_transformer.look_ahead_mask(9), causal_mask(9, 9).numpy())
+    np.testing.assert_array_equal(numpy_transformer.look_ahead_mask(9), np.tri(9, dtype=bool))
 
 
 @pytest.fixture(scope="module")

@@ -98,9 +98,9 @@ def fairseq(model: EncoderOnly) -> list[Op]:
     """fairseq's names for a RoBERTa."""
     base = "decoder.sentence_encoder"
     ops: list[Op] = [
-        Same("encoder.embedding.weight", f"{base}.embed_tokens.weight"),
-        Same("encoder.position.weight", f"{base}.embed_positions.weight"),
-        *layer_map.dense("encoder.source_norm", f"{base}.emb_layer_norm"),
+        Same("encoder.source.embedding.weight", f"{base}.embed_tokens.weight"),
+        Same("encoder.source.position.weight", f"{base}.embed_positions.weight"),
+        *layer_map.dense("encoder.source.norm", f"{base}.emb_layer_norm"),
     ]
     for i, block in enumerate(model.encoder.blocks):
         ours, theirs = f"encoder.layers.{i}", f"{base}.layers.{i}"

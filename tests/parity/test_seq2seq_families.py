@@ -594,7 +594,7 @@ def talkative(config: Any, seed: int) -> Any:
             elif name.startswith("decoder") and name.endswith("out.weight"):
                 parameter.mul_(0.3)
         bias = model.decoder.layers[-1].feed_norm.bias  # what every state has in common
-        model.decoder.embedding.weight[EOS] += 0.6 * bias / bias.dot(bias)
+        model.decoder.source.embedding.weight[EOS] += 0.6 * bias / bias.dot(bias)
     return model
 
 

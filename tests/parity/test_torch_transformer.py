@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from allformer.config import Attention
-from allformer.core.attention import MultiHead
-from allformer.core.masks import causal_mask, combine, make_look, padding_mask
+from allformer.core.attention import Attention as MultiHead
+from allformer.core.layout import Grid
+from allformer.core.mixers.mixer import Scene
 from allformer.core.model import build
 from allformer.core.taps import listen
 from allformer.core.trace import trace
@@ -121,18 +122,20 @@ def check_attention(cross: bool, kernel: str = "fast", causal: bool = False) -> 
     x = torch.randn(2, queries, dim, dtype=torch.float64).requires_grad_()
     memory = torch.randn(2, keys, dim, dtype=torch.float64).requires_grad_() if cross else x
     keep = right_padding([keys, 31], keys)
-    triangle = causal_mask(queries, keys) if causal else None
+    triangle = torch.ones(queries, keys).bool().tril() if causal else None
     wanted, heads_weights = theirs(
         x, memory, memory,
         key_padding_mask=~keep.bool(),
         attn_mask=None if triangle is None else ~triangle,
         average_attn_weights=False,
     )  # fmt: skip
-    look = make_look(combine(padding_mask(keep), triangle), kernel=kernel)
+    key = Grid(2, keys, keep.bool())
+    query = Grid(2, queries) if cross else key
+    plan = ours.mixer.plan(Scene(query, key, x.device, x.dtype, causal, kernel))
     seen: dict[str, Tensor] = {}
     with listen(lambda name, value: seen.update({name: value.detach()})):
-        ours(x, look, memory if cross else None)
-    out = ours(x, look, memory if cross else None)
+        ours(x, plan, memory if cross else None)
+    out = ours(x, plan, memory if cross else None)
     close("weights of each head", seen["attention.weights"], heads_weights.detach())
     close("output", out, wanted)
     average = theirs(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from allformer.core.cache import Cache
 from allformer.errors import ConfigError
 from tests.models import KINDS, decoder_only, left_padding, loud, right_padding, tokens
 
@@ -23,7 +22,7 @@ def check_decoder(kind: str, chunks: list[int], left_padded: bool, kernel: str =
     ids, width = tokens(3, sum(chunks)), sum(chunks)
     mask = left_padding([width, width - 9, 4], width) if left_padded else None
     wanted = model(ids, mask, kernel=kernel).logits
-    cache, done = Cache(layers=2), 0
+    cache, done = model.new_cache(), 0
     for chunk in chunks:
         end = done + chunk
         seen = None if mask is None else mask[:, :end]
@@ -41,13 +40,15 @@ def check_step(kind: str, chunks: list[int], kernel: str = "fast") -> None:
     target = tokens(3, sum(chunks), 2)
     wanted = model(source, keep, target, kernel=kernel).logits
     memory = model.encode(source, keep)
-    cache, done = Cache(layers=3), 0
+    cache, done = model.new_cache(), 0
     for chunk in chunks:
         ids = target[:, done : done + chunk]
         first = memory if done == 0 else None  # later calls need the mask alone
         done += chunk
         close(model.step(ids, cache, first, keep, kernel=kernel), wanted[:, done - 1])
-    fresh = model.step(target[:, :3], Cache(layers=3), memory.flip(0), keep.flip(0), kernel=kernel)
+    fresh = model.step(
+        target[:, :3], model.new_cache(), memory.flip(0), keep.flip(0), kernel=kernel
+    )
     other = model(source.flip(0), keep.flip(0), target[:, :3], kernel=kernel).logits[:, -1]
     close(fresh, other)  # nothing of the first source is left over
 
@@ -58,7 +59,7 @@ def check_reordering(kind: str) -> None:
     model = loud(KINDS[kind])
     ids = tokens(4, 48)
     rows = torch.tensor([2, 2, 0, 3])
-    cache = Cache(layers=2)
+    cache = model.new_cache()
     model(ids[:, :20], cache=cache)
     cache.select(rows)
     moved = torch.cat([ids[rows, :20], ids[:, 20:]], 1)
@@ -71,7 +72,7 @@ def check_shrinking(kind: str) -> None:
     """Finished sentences leave the batch: target and source rows go together."""
     model = loud(KINDS[kind])
     source, keep, target = tokens(4, 50, 1), right_padding([50, 9, 30, 4], 50), tokens(4, 40, 2)
-    memory, cache = model.encode(source, keep), Cache(layers=3)
+    memory, cache = model.encode(source, keep), model.new_cache()
     model.step(target[:, :20], cache, memory, keep)
     rows = torch.tensor([3, 1])
     cache.select(rows, cross=True)
@@ -114,7 +115,7 @@ def check_mask_covers_all() -> None:
     mask = left_padding([12, 7], 12)
     for cached in (0, 5):
         for width in (1, 2, 7, 11, 13):
-            cache = Cache(layers=2)
+            cache = model.new_cache()
             if cached:
                 model(ids[:, :cached], mask[:, :cached], cache=cache)
             wrong = torch.ones(2, width).long()
@@ -136,11 +137,11 @@ def test_a_mask_that_does_not_cover_cached_and_new_tokens_is_refused():
 
 def test_two_caches_do_not_share_anything():
     model = loud(decoder_only())
-    one, two = Cache(layers=2), Cache(layers=2)
+    one, two = model.new_cache(), model.new_cache()
     with torch.no_grad():
         model(tokens(1, 5, 1), cache=one)
         wanted = model(tokens(1, 3, 3), cache=one).logits
-        one = Cache(layers=2)
+        one = model.new_cache()
         model(tokens(1, 5, 1), cache=one)
         model(tokens(1, 7, 2), cache=two)
         close(model(tokens(1, 3, 3), cache=one).logits, wanted)

@@ -8,7 +8,7 @@ import torch
 from allformer.config import Attention, Block, Feed
 from allformer.core.layout import pack
 from allformer.core.model import build
-from tests.models import left_padding, right_padding, seq2seq, tokens
+from tests.models import left_padding, loss_of, right_padding, seq2seq, tokens
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 FEED = Feed(40, act="gelu")  # smooth: where rounding flips a relu's gate, a gradient goes with it
@@ -31,10 +31,11 @@ def check_packed(shape: str, device: str, dtype: torch.dtype, off: float) -> Non
     )
     model.to(device)
     source_layout, target_layout = pack(source_keep.to(device)), pack(target_keep.to(device))
-    loss, _ = model.loss(
-        (source_layout.to_packed(source.to(device)), source_layout),
-        (target_layout.to_packed(target.to(device)), target_layout),
-        target_layout.to_packed(labels.to(device)),
+    loss, _ = loss_of(
+        model,
+        (source_layout.lay(source.to(device)), source_layout),
+        (target_layout.lay(target.to(device)), target_layout),
+        target_layout.lay(labels.to(device)),
         smoothing=0.1,
         dtype=dtype,
     )

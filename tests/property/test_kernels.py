@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,14 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from allformer.core import attend as kernels
-from allformer.core.attend import attend, attention_scores, attention_weights, mix
-from allformer.core.layout import pack, self_look
-from allformer.core.masks import Look, make_look
+from allformer import config
+from allformer.core.attend import attention_scores, attention_weights, mix
+from allformer.core.attention import Attention
+from allformer.core.kernels import Case, attend
+from allformer.core.kernels.ragged import RaggedFlash
+from allformer.core.layout import Grid, pack
+from allformer.core.look import Look, blind_rows
+from allformer.core.look import make_look as look_of
+from allformer.core.mixers.mixer import Scene
 from allformer.core.trace import trace
 from tests.diverge import assert_same
+from tests.loud import make_loud
 from tests.models import KINDS, MODERN, decoder_only, left_padding, loud, right_padding, tokens
 from tests.property.test_padding import hidden
+
+
+def make_look(mask: Tensor) -> Look:
+    return look_of(mask, blind=blind_rows(mask))
 
 
 def queries(rows: int, heads: int, groups: int, targets: int, sources: int, size: int):
@@ -61,9 +70,7 @@ def check_attend(sizes: tuple[int, ...], mask: str, seed: int = 0) -> None:
         keep = torch.rand(rows, sources) < 0.6
         looks["keys"] = make_look(keep[:, None, None, :])
     look = looks[mask]
-    outs = [
-        attend(q, k, v, look._replace(kernel=kernel), scale=0.7) for kernel in ("eager", "fast")
-    ]
+    outs = [attend(q, k, v, look, scale=0.7, kernel=kernel) for kernel in ("eager", "fast")]
     wanted = formula(q, k, v, look.full_mask(targets, sources, q.device), 0.7)
     push = torch.randn_like(wanted)
     grads = [torch.autograd.grad(out, (q, k, v), push) for out in (*outs, wanted)]
@@ -133,11 +140,10 @@ def check_grouped_is_repeated(kernel: str) -> None:
 def check_key_head_serves_its_own(kernel: str) -> None:
     """Disturb key/value head 1: of six query heads, 3, 4 and 5 move and 0, 1 and 2 do not."""
     q, k, v = queries(2, 6, 2, 7, 9, 5)
-    look = Look(kernel=kernel)
     with torch.no_grad():
-        before = attend(q, k, v, look, scale=0.5)
+        before = attend(q, k, v, Look(), scale=0.5, kernel=kernel)
         v[:, 1] += 1.0
-        moved = (attend(q, k, v, look, scale=0.5) - before).abs().amax((0, 2, 3))
+        moved = (attend(q, k, v, Look(), scale=0.5, kernel=kernel) - before).abs().amax((0, 2, 3))
     assert moved[:3].max() == 0
     assert moved[3:].min() > 0.5
 
@@ -154,11 +160,11 @@ def test_grouped_queries_equal_repeated_key_heads(kernel):
 def check_flash_fits() -> None:
     """Half precision, heads of 8n ≤ 256, an Ampere or later; the kernel refuses all else."""
 
-    def fits(size=64, dtype=torch.bfloat16, is_cuda=True, chip=(8, 0)) -> bool:
-        q = SimpleNamespace(shape=(9, 4, size), dtype=dtype, is_cuda=is_cuda, device="cuda")
+    def fits(size=64, dtype=torch.bfloat16, device="cuda", chip=(8, 0), **more) -> bool:
+        case = Case("fast", torch.device(device), dtype, size, packed=True)._replace(**more)
         with pytest.MonkeyPatch.context() as patcher:
             patcher.setattr(torch.cuda, "get_device_capability", lambda device: chip)
-            return kernels._flash_fits(q)
+            return RaggedFlash().fits(case)
 
     assert fits()
     assert fits(dtype=torch.float16)
@@ -166,29 +172,35 @@ def check_flash_fits() -> None:
     assert [size for size in range(1, 400) if fits(size)] == list(range(8, 257, 8))
     assert not fits(dtype=torch.float32)
     assert not fits(dtype=torch.float64)
-    assert not fits(is_cuda=False)
+    assert not fits(device="cpu")
     assert not fits(chip=(7, 5))
+    assert not fits(asked="eager")
+    assert not fits(packed=False)
+    assert not fits(full=False)  # a window, or something added to the scores
 
 
 def check_ragged_kernel() -> None:
     """The flash kernel runs only where it fits and the fast kernel is asked for; else the grid."""
-    layout, (q, k, v) = pack(left_padding([7, 2, 4], 7)), torch.randn(3, 13, 4, 8).double()
-    flash = torch.randn(13, 4, 8).double()
+    layout, x = pack(left_padding([7, 2, 4], 7)), torch.randn(13, 24).double()
+    attention = Attention(config.Attention(4, kv_heads=2), 24, "a")
+    make_loud(attention.double(), 1)
+    flash = torch.randn(13, 4, 6).double()
     for fits in (False, True):
         for kernel in ("fast", "eager"):
-            look = self_look(layout, True, q.device, kernel)
             with pytest.MonkeyPatch.context() as patcher:
-                patcher.setattr(kernels, "_flash_fits", lambda q, fits=fits: fits)
-                patcher.setattr(kernels, "_flash_ragged", lambda *_: flash)
-                out = attend(q, k, v, look, scale=0.5)
+                patcher.setattr(RaggedFlash, "fits", lambda s, c, on=fits: on and c.asked == "fast")
+                patcher.setattr(RaggedFlash, "__call__", lambda *_, **__: flash)
+                scene = Scene(layout, layout, x.device, x.dtype, True, kernel)
+                out = attention(x, attention.mixer.plan(scene))
             if fits and kernel == "fast":
-                assert out is flash
+                _close("flash", out, attention.out(flash.flatten(1)))
                 continue
             for row in range(3):
-                part = layout.starts[row : row + 2].tolist()
-                mine = (x[slice(*part)].transpose(0, 1)[None] for x in (q, k, v))
-                alone = attend(*mine, Look(causal=True), scale=0.5)[0].transpose(0, 1)
-                _close(f"row {row}", out[slice(*part)], alone)
+                part = slice(*layout.starts[row : row + 2].tolist())
+                grid = Grid(1, part.stop - part.start)
+                alone = Scene(grid, grid, x.device, x.dtype, True, kernel)
+                mine = attention(x[None, part], attention.mixer.plan(alone))[0]
+                _close(f"row {row}", out[part], mine)
 
 
 def test_the_ragged_gpu_kernel_is_given_only_what_it_takes():
@@ -205,7 +217,7 @@ def check_blind(kernel: str) -> None:
     mask = torch.ones(2, 1, 5, 6).bool()
     mask[0, :, 2] = False
     mask[1] = False
-    out = attend(q, k, v, make_look(mask, kernel=kernel), scale=1.0)
+    out = attend(q, k, v, make_look(mask), scale=1.0, kernel=kernel)
     assert (out[0, :, 2] == 0).all()
     assert (out[1] == 0).all()
     assert (out[0, :, :2].abs().amax(-1) > 0).all()

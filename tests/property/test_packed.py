@@ -14,7 +14,7 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.core.replay import pack_into
 from allformer.core.trace import trace
 from tests.diverge import assert_same, packed_trace
-from tests.models import KINDS, left_padding, loud, on_the_grid, right_padding, tokens
+from tests.models import KINDS, left_padding, loss_of, loud, on_the_grid, right_padding, tokens
 
 SIDES = {"left": left_padding, "right": right_padding}
 
@@ -33,9 +33,9 @@ class Batch:
     def packed(self) -> tuple[tuple[Tensor, Packed], tuple[Tensor, Packed], Tensor]:
         source, target = self.layouts["encoder"], self.layouts["decoder"]
         return (
-            (source.to_packed(self.source), source),
-            (target.to_packed(self.target), target),
-            target.to_packed(self.labels),
+            (source.lay(self.source), source),
+            (target.lay(self.target), target),
+            target.lay(self.labels),
         )
 
     def grid(self) -> dict[str, Tensor]:
@@ -55,7 +55,7 @@ def gradients(model: EncoderDecoderModel, loss: Tensor) -> dict[str, Tensor]:
 def check_loss(kind: str, side: str, smoothing: float) -> None:
     """model.loss on packed tokens = cross-entropy of the grid's logits; every gradient too."""
     model, batch = loud(KINDS[kind]), Batch(side)
-    loss, nll = model.loss(*batch.packed(), smoothing=smoothing)
+    loss, nll = loss_of(model, *batch.packed(), smoothing=smoothing)
     with on_the_grid():
         logits = model(**batch.grid()).logits
     flat, labels = logits.flatten(0, 1), batch.labels.flatten()
@@ -70,10 +70,10 @@ def check_loss(kind: str, side: str, smoothing: float) -> None:
 def check_loss_of_a_grid() -> None:
     """model.loss takes a padded grid as well, and gives the same sum."""
     model, batch = loud(KINDS["seq2seq paper"]), Batch("left")
-    packed = model.loss(*batch.packed(), smoothing=0.1)
+    packed = loss_of(model, *batch.packed(), smoothing=0.1)
     layouts = [Grid(*keep.shape, keep.bool()) for keep in (batch.source_keep, batch.target_keep)]
-    grid = model.loss(
-        (batch.source, layouts[0]), (batch.target, layouts[1]), batch.labels, smoothing=0.1
+    grid = loss_of(
+        model, (batch.source, layouts[0]), (batch.target, layouts[1]), batch.labels, smoothing=0.1
     )
     torch.testing.assert_close(grid, packed, rtol=1e-10, atol=0)
 
@@ -82,7 +82,7 @@ def check_taps(kind: str, side: str) -> None:
     """Every intermediate of a packed run, laid back on the grid, is the grid's."""
     model, batch = loud(KINDS[kind]), Batch(side)
     with torch.no_grad():
-        seen = packed_trace(lambda: model.loss(*batch.packed()), batch.layouts)
+        seen = packed_trace(lambda: loss_of(model, *batch.packed()), batch.layouts)
     keep = {"encoder": batch.source_keep, "decoder": batch.target_keep}
     assert_same(seen, trace(model, **batch.grid()), keep=keep)
 
@@ -107,7 +107,7 @@ def test_the_loss_of_a_grid_is_the_loss_of_the_packed_batch():
 def check_separate() -> None:
     """A packed batch = the sum over its sentences, each alone: no row sees another."""
     model, batch = loud(KINDS["seq2seq paper"]), Batch("right")
-    loss, _ = model.loss(*batch.packed(), smoothing=0.1)
+    loss, _ = loss_of(model, *batch.packed(), smoothing=0.1)
     alone = torch.zeros((), dtype=torch.float64)
     for i in range(4):
         s, t = batch.source_keep[i].bool(), batch.target_keep[i].bool()
@@ -125,11 +125,11 @@ def test_packing_loses_nothing_and_counts_positions_in_each_row(lengths, side):
     mask = SIDES[side](lengths, 7)
     layout = pack(mask)
     x = torch.randn(*mask.shape, 3)
-    packed = layout.to_packed(x)
+    packed = layout.lay(x)
     assert packed.shape == (sum(lengths), 3)
     assert torch.equal(layout.to_grid(packed), x * mask[..., None])
     assert layout.starts.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
-    assert layout.places.tolist() == [i for n in lengths for i in range(n)]
+    assert layout.numbers.tolist() == [i for n in lengths for i in range(n)]
 
 
 @pytest.mark.parametrize("side", [left_padding, right_padding])
@@ -137,9 +137,9 @@ def test_packing_into_a_fixed_number_of_places_adds_only_rows_of_their_own(side)
     keep = side([7, 1, 30, 12, 60, 2, 3, 44], 60).bool()
     wanted, got = pack(keep), pack_into(keep, 256)
     count, rows = int(keep.sum()), len(keep)
-    assert len(got.cells) == len(got.places) == 256
+    assert len(got.cells) == len(got.numbers) == 256
     assert torch.equal(got.cells[:count], wanted.cells)
-    assert torch.equal(got.places[:count], wanted.places)
+    assert torch.equal(got.numbers[:count], wanted.numbers)
     assert torch.equal(got.starts[: rows + 1], wanted.starts)
     assert not keep.flatten()[got.cells[count:]].any(), "what is too many is padding"
     assert got.cells.unique().numel() == 256, "each cell once"
@@ -157,7 +157,7 @@ def test_compiled_layouts_carry_the_gradient(backend):
     weights = torch.arange(10.0)[:, None] + 1
 
     def there_and_back(x: Tensor) -> Tensor:
-        return (layout.to_packed(layout.to_grid(x) ** 2) * weights).sum()
+        return (layout.lay(layout.to_grid(x) ** 2) * weights).sum()
 
     torch._dynamo.reset()
     x = torch.randn(10, 3, requires_grad=True)
@@ -174,7 +174,7 @@ def test_the_smallest_grid_holds_the_same_tokens_in_order(side):
     x = torch.randn(49, 3)
     grid = small.to_grid(x)
     assert torch.equal(grid[2], x[7:37])
-    assert torch.equal(small.to_packed(grid), x)
+    assert torch.equal(small.lay(grid), x)
     full = pack(torch.ones(2, 5).bool())
     assert compact(full) is full
     nothing = pack(torch.zeros(2, 5).bool())

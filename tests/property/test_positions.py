@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allformer.config import Learned, Sinusoidal
+from allformer.core import position as modules
 from allformer.core.layout import Grid
-from allformer.core.position import LearnedPosition, SinusoidalPosition, divisors, sinusoid
+from allformer.core.position import divisors, sinusoid
 from allformer.errors import LengthError
 from tests.models import decoder_only, loud, tokens
 
@@ -128,14 +129,14 @@ def test_both_layouts_are_the_same_numbers_in_another_order():
 
 
 def test_a_start_moves_every_position():
-    from_two = SinusoidalPosition(Sinusoidal(start=2), 8)
+    from_two = modules.Sinusoidal(Sinusoidal(start=2), 8)
     rows = from_two(torch.arange(5), 5, torch.float64)
     assert torch.equal(rows, table(7, 8)[2:])
 
 
 def check_too_long() -> None:
     """Never cut, never wrapped round: refused, with the length that would fit."""
-    position = LearnedPosition(Learned(20), 8)
+    position = modules.Learned(Learned(20), 8)
     torch.nn.init.normal_(position.weight)
     rows = position(torch.arange(20), 20, torch.float32)
     assert torch.equal(rows, position.weight)

@@ -10,7 +10,7 @@ import torch
 from allformer.core.layout import pack
 from allformer.core.model import build
 from tests.loud import make_loud
-from tests.models import KINDS, PAPER, crossed, loud, right_padding, seq2seq, stack, tokens
+from tests.models import KINDS, PAPER, crossed, loss_of, loud, right_padding, seq2seq, stack, tokens
 
 RATE = 0.3
 PLACES = {
@@ -82,10 +82,10 @@ def test_bf16_is_close_and_its_gradients_are_fp32(kind):
 def test_the_packed_loss_in_bf16_is_close_with_fp32_gradients():
     model = build(KINDS["seq2seq paper"], seed=0)
     ids, layout = tokens(3, 48), pack(right_padding([48, 40, 21], 48))
-    side = (layout.to_packed(ids), layout)
-    labels = layout.to_packed(tokens(3, 48, 1))
-    wide, _ = model.loss(side, side, labels, smoothing=0.1)
-    narrow, nll = model.loss(side, side, labels, smoothing=0.1, dtype=torch.bfloat16)
+    side = (layout.lay(ids), layout)
+    labels = layout.lay(tokens(3, 48, 1))
+    wide, _ = loss_of(model, side, side, labels, smoothing=0.1)
+    narrow, nll = loss_of(model, side, side, labels, smoothing=0.1, dtype=torch.bfloat16)
     assert narrow.dtype == nll.dtype == torch.float32
     torch.testing.assert_close(narrow, wide, rtol=0.01, atol=0)
     wanted = torch.autograd.grad(wide, list(model.parameters()))

@@ -17,23 +17,30 @@ from allformer.config import (
     Window,
     repeat,
 )
+from allformer.core.places import Places, mask_of
+from allformer.core.relatives import rotary
 from allformer.core.relatives.bucket import bucket
-from allformer.core.masks import window_mask
-from allformer.core.relatives.rotary import RotaryPosition, frequencies, turn
+from allformer.core.relatives.rotary import frequencies
 from tests.models import MODERN, decoder_only, encoder_only, left_padding, loud, on_the_grid, tokens
 
 # --- rotary ---------------------------------------------------------------------------------------
+
+
+def rotary_of(relative: Rotary, size: int) -> rotary.Rotary:
+    """The module for one head of that size."""
+    config = decoder_only(replace(MODERN, attention=Attention(1, head_dim=size)))
+    return rotary.Rotary(relative, config.decoder, "decoder")
 
 
 def check_rotary_is_relative() -> None:
     """q at m and k at n meet as q at m + s and k at n + s; and not as at another distance."""
     make = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 1, 16, generator=make, dtype=torch.float64)
-    rotary = RotaryPosition(Rotary(), 16)
+    turned = rotary_of(Rotary(), 16)
 
     def score(m: int, n: int) -> float:
-        at = [rotary(torch.tensor([p]), torch.float64) for p in (m, n)]
-        return (turn(q, at[0]) * turn(k, at[1])).sum().item()
+        at = [turned(torch.tensor([p]), torch.float64) for p in (m, n)]
+        return (at[0].turn(q) * at[1].turn(k)).sum().item()
 
     assert score(7, 3) == pytest.approx(score(4, 0), abs=1e-5)  # angles are fp32
     assert score(107, 103) == pytest.approx(score(4, 0), abs=1e-4)
@@ -49,7 +56,7 @@ def test_rotary_scores_depend_on_the_distance_alone():
 def test_rotary_turns_pairs_half_a_head_apart():
     x = torch.zeros(1, 1, 8, dtype=torch.float64)
     x[..., 1] = 1.0
-    out = turn(x, RotaryPosition(Rotary(theta=100.0), 8)(torch.tensor([3]), torch.float64))
+    out = rotary_of(Rotary(theta=100.0), 8)(torch.tensor([3]), torch.float64).turn(x)
     angle = 3 * 100 ** (-2 / 8)
     assert out[0, 0, 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
     assert out[0, 0, 5].item() == pytest.approx(math.sin(angle), abs=1e-6)
@@ -166,4 +173,6 @@ def test_a_window_hides_what_is_further_away():
 
 
 def test_a_window_after_a_cache_is_shifted_with_the_queries():
-    assert window_mask(2, 6, 1, 0).long().tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
+    places = Places(torch.tensor([[4, 5]]), torch.arange(6)[None])
+    seen = mask_of(places, causal=True, reach=(1, 0))
+    assert seen[0, 0].long().tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]

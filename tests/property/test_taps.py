@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from allformer.core import attention, taps
+from allformer.core import taps
+from allformer.core.mixers import full
 from allformer.core.taps import listen
 from allformer.core.trace import trace
 from tests.models import KINDS, SPREAD, left_padding, loud, right_padding, tokens
@@ -150,8 +151,8 @@ def test_nothing_is_recorded_or_computed_when_nobody_listens(monkeypatch):
     def fail(*_args, **_options):
         raise AssertionError("attention weights computed although nobody listens")
 
-    monkeypatch.setattr(attention, "attention_weights", fail)
-    monkeypatch.setattr(attention, "attention_scores", fail)
+    monkeypatch.setattr(full, "attention_weights", fail)
+    monkeypatch.setattr(full, "attention_scores", fail)
     assert model(**inputs("decoder")).logits.isfinite().all()
     assert len(seen) == before
     assert not taps.listening()

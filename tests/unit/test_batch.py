@@ -13,6 +13,7 @@ from allformer.data.encoded import EncodedPairs, Rows
 from allformer.errors import TrainingError
 from allformer.train.batch import Batch, Frame, collate
 from tests.models import BOS, EOS, KINDS, PAD, loud
+from tests.models import loss_of as model_loss
 
 SOURCES = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [14, 15], [16, 17, 18, 19]]
 TARGETS = [[25, 26], [27, 28, 29, 30, 31, 32], [33], [34, 35, 36], [20, 21]]
@@ -51,7 +52,8 @@ def naive() -> tuple[Tensor, Tensor, Tensor]:
 def loss_of(batch: Batch, smoothing: float = 0.1) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Loss, NLL and gradients of a loud model."""
     model = loud(KINDS["seq2seq paper"])
-    loss, nll = model.loss(
+    loss, nll = model_loss(
+        model,
         (batch.source, batch.source_layout),
         (batch.target, batch.target_layout),
         batch.labels,
@@ -72,7 +74,7 @@ def test_a_batch_is_the_padded_rows_without_the_padding(frame):
     for layout in (batch.source_layout, batch.target_layout):
         lengths = layout.keep.sum(1)
         assert layout.starts.tolist() == [0, *lengths.cumsum(0).tolist()]
-        assert layout.places.tolist() == [i for n in lengths.tolist() for i in range(n)]
+        assert layout.numbers.tolist() == [i for n in lengths.tolist() for i in range(n)]
 
 
 def test_the_decoder_reads_one_place_behind_what_it_says():

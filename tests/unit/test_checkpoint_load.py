@@ -46,7 +46,7 @@ EMBEDDING = "model.embed_tokens.weight"
 def llama_like(layers: int = 2) -> list[Op]:
     """Names and layouts as unlike ours as they come."""
     ops: list[Op] = [
-        Same("decoder.embedding.weight", EMBEDDING),
+        Same("decoder.source.embedding.weight", EMBEDDING),
         Alias("lm_head.weight", EMBEDDING),
     ]
     for i in range(layers):
@@ -161,7 +161,7 @@ def test_unlike_dtypes_are_kept_apart(model):
     loaded = fresh()
     load_weights(loaded, ops, in_memory(tensors, "x"))
     kinds = {name: x.dtype for name, x in own_state(loaded).items()}
-    assert kinds.pop("decoder.embedding.weight") == torch.float16
+    assert kinds.pop("decoder.source.embedding.weight") == torch.float16
     assert set(kinds.values()) == {torch.float32}
 
 

@@ -439,7 +439,7 @@ def test_a_model_without_a_head_says_how_to_get_logits():
     with pytest.raises(
         ConfigError, match=r"EncoderDecoder\.head=None gives no logits over the vocabulary"
     ):
-        model.logits(model.encoder.embedding.weight)
+        model.logits(model.encoder.source.embedding.weight)
 
 
 # --- the tree -------------------------------------------------------------------------------------

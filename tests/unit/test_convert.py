@@ -78,7 +78,7 @@ def test_the_folders_of_sentence_transformers_go_along(gpt2, tmp_path):
 
 def test_our_own_layout_and_back_changes_no_bit(gpt2, tmp_path):
     convert(gpt2, tmp_path / "ours", family="allformer")
-    assert "decoder.embedding.weight" in files_of(tmp_path / "ours")
+    assert "decoder.source.embedding.weight" in files_of(tmp_path / "ours")
     certificate = convert(tmp_path / "ours", tmp_path / "theirs")
     assert certificate["source"]["layout"] == "allformer"
     before, after = files_of(gpt2), files_of(tmp_path / "theirs")
@@ -166,7 +166,7 @@ def test_a_model_that_we_trained_opens_in_transformers_and_translates_the_same(t
     tokenizer = train_tokenizer(lines, "char", vocab=60)
     config = transformer(32, 4, 48, 2, vocab=tokenizer.vocab_size, layout="halves")
     model = af.build(config, seed=3)
-    model.encoder.embedding.weight.mul_(4)  # loud enough to say something
+    model.encoder.source.embedding.weight.mul_(4)  # loud enough to say something
     save_run(tmp_path / "run", model, tokenizer)
     certificate = convert(tmp_path / "run", tmp_path / "out", family="marian")
     assert certificate["sound"] is True

@@ -11,7 +11,7 @@ from allformer.config import Learned, LMHead
 from allformer.core.linear import Fused
 from allformer.core.model import build
 from allformer.core.norm import LayerNorm, RMSNorm
-from allformer.core.stack import Embedding
+from allformer.core.table import Embedding
 from allformer.families import preset
 from allformer.families.original import transformer
 from tests.models import KINDS, SPREAD, decoder_only, right_padding, tokens
@@ -54,7 +54,7 @@ def test_the_parts_of_a_fused_matrix_are_drawn_one_by_one():
 
 def test_embeddings_norms_and_biases_start_as_they_should():
     model = build(preset("original-tiny"), seed=0)
-    embedding = model.encoder.embedding.weight
+    embedding = model.encoder.source.embedding.weight
     assert abs(embedding.std().item() * math.sqrt(128) - 1) < 0.02
     for name, p in model.named_parameters():
         if name.endswith("bias"):
@@ -63,7 +63,7 @@ def test_embeddings_norms_and_biases_start_as_they_should():
         norms = [m for m in build(config, seed=0).modules() if isinstance(m, LayerNorm | RMSNorm)]
         assert norms
         assert all((norm.weight == 1).all() for norm in norms)
-    positions = build(decoder_only(position=Learned(500)), seed=0).decoder.position.weight
+    positions = build(decoder_only(position=Learned(500)), seed=0).decoder.source.position.weight
     assert abs(positions.std().item() * math.sqrt(24) - 1) < 0.03
 
 
@@ -117,9 +117,10 @@ def check_no_twins(kind: str) -> None:
     for i, (name, p) in enumerate(matrices):
         for other, q in matrices[:i]:
             same = p.shape == q.shape and torch.equal(p, q)
-            assert not same or {"embedding", "table"} & {name.split(".")[1], other.split(".")[1]}, (
-                f"{name} equals {other}"
-            )
+            assert not same or {"embedding", "table"} & {
+                name.split(".")[-2],
+                other.split(".")[-2],
+            }, f"{name} equals {other}"
     storages = [p.untyped_storage().data_ptr() for p in model.parameters()]
     assert len(set(storages)) == len(storages)
 
@@ -142,9 +143,9 @@ def check_sharing() -> None:
     assert tables("apart but tied") == 2
     assert tables("two vocabularies") == 3
     model = build(SPREAD["seq2seq paper"], seed=0)
-    assert model.encoder.embedding is model.decoder.embedding is model.head.table
+    assert model.encoder.source.embedding is model.decoder.source.embedding is model.head.table
     tied = build(SPREAD["apart but tied"], seed=0)
-    assert tied.head.table is tied.decoder.embedding
+    assert tied.head.table is tied.decoder.source.embedding
 
 
 def test_tables_are_shared_as_the_config_says():

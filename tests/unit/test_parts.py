@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from allformer.config import Feed, LMHead, Norm, Sinusoidal
-from allformer.core.feed_forward import FeedForward
+from allformer.core import feed_forward
 from allformer.core.linear import Fused
 from allformer.core.norm import make_norm
 from allformer.core.position import sinusoid
@@ -67,7 +67,7 @@ ACTS = {
 
 def check_feed(act: str, gated: bool, bias: bool) -> None:
     """act(x W₁ + b₁) W₂ + b₂; gated: (act(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂."""
-    feed = make_loud(FeedForward(Feed(9, act, gated, bias), 5, "feed").double(), seed=4)
+    feed = make_loud(feed_forward.Feed(Feed(9, act, gated, bias), 5, "feed").double(), seed=4)
     x = double(3, 5) * 2
     f = ACTS[act]
     for t in range(3):
@@ -103,9 +103,9 @@ def check_ends() -> None:
     seen = trace(model, input_ids=ids)
     stack = model.decoder
     with torch.no_grad():
-        x = stack.embedding.weight[ids] * math.sqrt(24)
+        x = stack.source.embedding.weight[ids] * math.sqrt(24)
         x = x + sinusoid(torch.arange(3, 12), 24, dtype=torch.float64)
-        torch.testing.assert_close(seen["decoder.embedded"], stack.source_norm(x))
+        torch.testing.assert_close(seen["decoder.embedded"], stack.source.norm(x))
         hidden = stack.final_norm(seen["decoder.1.feed_norm"])
         torch.testing.assert_close(seen["decoder.output"], hidden)
         logits = hidden @ model.head.table.weight.T + model.head.bias

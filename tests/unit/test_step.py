@@ -81,7 +81,7 @@ def torch_step(
 
 def torch_adam(model: EncoderDecoderModel, decay: float) -> torch.optim.AdamW:
     def decays(name: str, p: Tensor) -> bool:
-        return p.ndim == 2 and name != "encoder.embedding.weight"
+        return p.ndim == 2 and name != "encoder.source.embedding.weight"
 
     parameters = list(model.named_parameters())
     groups = [

@@ -26,7 +26,7 @@ from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from tests.models import BOS, EOS, KINDS, PAD, SPREAD, decoder_only, loud, seq2seq, tokens
 
 NORM = "decoder.layers.0.feed_norm.weight"
-TABLE = "encoder.embedding.weight"
+TABLE = "encoder.source.embedding.weight"
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -68,8 +68,8 @@ def test_what_is_saved_comes_back(name, dtype, tmp_path):
 def test_a_loaded_model_still_shares_its_table(saved):
     model = build(seq2seq(), seed=0)
     load_weights(model, saved)
-    assert model.encoder.embedding.weight is model.decoder.embedding.weight
-    assert model.head.table.weight is model.encoder.embedding.weight
+    assert model.encoder.source.embedding.weight is model.decoder.source.embedding.weight
+    assert model.head.table.weight is model.encoder.source.embedding.weight
     want = loud(seq2seq()).float()
     ids = tokens(2, 7)
     assert model.eval()(ids, decoder_input_ids=ids).logits.equal(

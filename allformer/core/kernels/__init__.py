@@ -8,10 +8,13 @@ A new kernel is a file with a class, and its place in `KERNELS`. All agree with 
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from allformer.core.kernels.eager import Eager
 from allformer.core.kernels.kernel import Case, Kernel, Plan
 from allformer.core.kernels.ragged import RaggedFlash
 from allformer.core.kernels.sdpa import SDPA
+from allformer.core.look import Look
 
 KERNELS: tuple[Kernel, ...] = (RaggedFlash(), SDPA(), Eager())
 
@@ -21,4 +24,19 @@ def choose(case: Case) -> Kernel:
     return next(kernel for kernel in KERNELS if kernel.fits(case))
 
 
-__all__ = ["KERNELS", "Case", "Kernel", "Plan", "choose"]
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    look: Look,
+    *,
+    scale: float,
+    dropout: float = 0.0,
+    kernel: str = "fast",
+) -> Tensor:
+    """Queries look at keys and take values, on grids: q B H T D, k and v B G S D → B H T D."""
+    chosen = choose(Case(kernel, q.device, q.dtype, q.shape[-1]))
+    return chosen(q, k, v, Plan(chosen, look), scale, dropout)
+
+
+__all__ = ["KERNELS", "Case", "Kernel", "Plan", "attend", "choose"]

@@ -59,8 +59,8 @@ class Tokens(Source):
             )
         if types is not None:
             check_ids(types, "token_type_ids", shape, self.config.types)
-        if where is not None:
-            check_ids(where, "position_ids", shape, None)
+        if where is not None and tuple(where.shape) != shape[1:]:  # one row for all will do
+            check_ids(where, f"{prefix}position_ids", shape, None)
         return shape[0], shape[1]
 
     def vectors(self, side: Side) -> Tensor:
