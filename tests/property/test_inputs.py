@@ -76,9 +76,7 @@ def check_ids() -> None:
 def check_names() -> None:
     """What nobody takes is named, with what was meant."""
     model, ids = loud(KINDS["decoder paper"]), tokens(2, 6)
-    refused(
-        "^atention_mask is no input .*; did you mean attention_mask", model, ids, atention_mask=1
-    )
+    refused("^atention_mask is no .*; did you mean attention_mask", model, ids, atention_mask=ids)
     refused("^decoder_attention_mask is no input", model, ids, decoder_attention_mask=ids)
     headless = loud(SPREAD["headless"])
     refused("build it with LMHead", headless, ids, decoder_input_ids=ids, labels=ids)

@@ -22,8 +22,17 @@ from allformer.core.places import Places
 from allformer.core.states import Cache, Growing, LayerState, Paged, Recurrent, Ring, State, Static
 from allformer.errors import GenerationError
 from tests.loud import make_loud
-from tests.models import FINAL, KINDS, MODERN, SPREAD, decoder_only, left_padding, loud
-from tests.models import right_padding, tokens  # fmt: skip
+from tests.models import (  # fmt: skip
+    FINAL,
+    KINDS,
+    MODERN,
+    SPREAD,
+    decoder_only,
+    left_padding,
+    loud,
+    right_padding,
+    tokens,
+)
 
 DECODERS = {name: c for name, c in SPREAD.items() if isinstance(c, config.DecoderOnly)}
 DECODERS = {name: c for name, c in DECODERS.items() if isinstance(c.head, config.LMHead)}
@@ -188,6 +197,20 @@ def check_pages() -> None:
     assert torch.equal(k, torch.cat([x[1:2, :, :3], x[:1]], dim=2))
 
 
+def check_static_stays() -> None:
+    """The counter and the memory stay where they are, so that a captured graph can go on."""
+    reader = Reader("decoder paper", "static", left_padded=False)
+    counter = reader.cache.length
+    with torch.no_grad():
+        reader.read(tokens(3, 4, seed=1))
+        where = reader.cache[0].own._keys.data_ptr()  # type: ignore[attr-defined]
+        reader.select(torch.tensor([2, 0, 0]))
+        reader.cut(3)
+        reader.read(tokens(3, 4, seed=2))
+    assert reader.cache.length is counter
+    assert reader.cache[0].own._keys.data_ptr() == where  # type: ignore[attr-defined]
+
+
 def check_recurrent() -> None:
     state = Recurrent()
     state.values = {"sum": torch.arange(6.0).view(3, 2), "count": torch.tensor([5.0, 6.0, 7.0])}
@@ -284,14 +307,4 @@ def test_a_windowed_model_remembers_in_rings_where_it_looks_back_alone():
 
 
 def test_a_static_step_does_not_depend_on_numbers_of_the_host():
-    """The counter and the memory stay where they are, so that a captured graph can go on."""
-    reader = Reader("decoder paper", "static", left_padded=False)
-    counter = reader.cache.length
-    with torch.no_grad():
-        reader.read(tokens(3, 4, seed=1))
-        where = reader.cache[0].own._keys.data_ptr()  # type: ignore[attr-defined]
-        reader.select(torch.tensor([2, 0, 0]))
-        reader.cut(3)
-        reader.read(tokens(3, 4, seed=2))
-    assert reader.cache.length is counter
-    assert reader.cache[0].own._keys.data_ptr() == where  # type: ignore[attr-defined]
+    check_static_stays()

@@ -1,4 +1,4 @@
-"""What heads read and what they learn from: the right place, the right label, nothing of padding."""
+"""What heads read and learn from: the right place, the right label, nothing of padding."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ def test_outputs_come_in_transformers_order():
 
 
 @torch.no_grad()
-def test_labels_with_a_cache_are_scored_as_without_whatever_room_is_left():
+def check_cached_labels() -> None:
+    """Labels of new tokens meet the mask of new tokens, whatever room is left behind them."""
     model, ids = loud(KINDS["decoder paper"]), tokens(3, 9)
     mask = left_padding([9, 6, 2], 9)
     wanted = model(ids, mask, labels=ids).loss
@@ -165,6 +166,10 @@ def test_labels_with_a_cache_are_scored_as_without_whatever_room_is_left():
         model(ids[:, :4], mask[:, :4], cache=cache)
         losses.append(model(ids[:, 4:], mask, labels=ids[:, 4:], cache=cache).loss)
     close(*losses)
+
+
+def test_labels_with_a_cache_are_scored_as_without():
+    check_cached_labels()
 
 
 def test_a_pool_reads_the_first_column_where_it_is_padding_too():

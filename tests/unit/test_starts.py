@@ -19,6 +19,8 @@ from allformer.core.table import Embedding
 from allformer.errors import ConfigError
 from tests.models import SPREAD, decoder_only
 
+KEPT = (LayerNorm, RMSNorm, Learned, BucketBias, Embedding)
+
 
 class Silent(nn.Module):
     """Has a tensor and does not say how it starts."""
@@ -55,14 +57,9 @@ def check_decay(kind: str = "encoder narrow") -> None:
     ids = {id(p) for p in decayed["params"]}
     for name, module in model.named_modules():
         for own, parameter in module.named_parameters(recurse=False):
-            matrix = isinstance(module, Linear) and own == "weight"
-            if (
-                isinstance(module, LayerNorm | RMSNorm | Learned | BucketBias)
-                or own == "bias"
-                or type(module) is Embedding
-            ):
+            if own == "bias" or isinstance(module, KEPT):
                 assert id(parameter) not in ids, f"{name}.{own} decays"
-            elif matrix:
+            elif isinstance(module, Linear):
                 assert id(parameter) in ids, f"{name}.{own} does not decay"
 
 
