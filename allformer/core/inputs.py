@@ -33,11 +33,17 @@ class Side(NamedTuple):
     bound: int | None = None
 
 
-def lay_out(inputs: Mapping[str, Tensor], mask: Tensor | None, whole: bool = False) -> Side:
+def lay_out(
+    inputs: Mapping[str, Tensor],
+    mask: Tensor | None,
+    whole: bool = False,
+    name: str = "attention_mask",
+) -> Side:
     """A caller's grid as a side, without its padding where that is possible.
 
     The numbers are the same, the work is less. A trace shows the grid that the caller gave; a
     compiled graph cannot have a size that depends on the mask's values. `whole` keeps the grid.
+    `name` is what errors call the mask.
     """
     rows, width = next(iter(inputs.values())).shape[:2]
     ids = inputs.get("input_ids")
@@ -49,14 +55,14 @@ def lay_out(inputs: Mapping[str, Tensor], mask: Tensor | None, whole: bool = Fal
     # One look at the device answers both: is this a mask, and is anything padding?
     right, full = torch.stack([_is_mask(mask), keep.all()]).tolist()
     if not right:
-        refuse_mask(mask)
+        refuse_mask(mask, name)
     if whole or listening():
         return Side(Grid(rows, width, keep), inputs, ids)
     if full:
         return Side(Grid(rows, width), inputs, ids)
     packed = pack(keep)
     laid = {
-        name: packed.lay(x.expand(rows, width) if x.ndim < 3 else x) for name, x in inputs.items()
+        key: packed.lay(x.expand(rows, width) if x.ndim < 3 else x) for key, x in inputs.items()
     }
     return Side(packed, laid, ids)
 
@@ -64,6 +70,14 @@ def lay_out(inputs: Mapping[str, Tensor], mask: Tensor | None, whole: bool = Fal
 def _is_mask(mask: Tensor) -> Tensor:
     """Nothing but 0 and 1."""
     return ((mask == 0) | (mask == 1)).all()
+
+
+def check_values(mask: Tensor, name: str = "attention_mask") -> None:
+    """Refuse a mask of other numbers than 0 and 1, on a CPU: a GPU would have to be waited for."""
+    if mask.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    if not bool(_is_mask(mask)):
+        refuse_mask(mask, name)
 
 
 def refuse_mask(mask: Tensor, name: str = "attention_mask") -> None:

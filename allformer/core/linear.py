@@ -61,7 +61,7 @@ class Fused(Linear):
     def reset_parameters(self) -> None:
         """Part by part: a bound must come from one projection's size, not from all together."""
         for name in self.parts:
-            nn.init.xavier_uniform_(self.part(name)[0])
+            nn.init.xavier_uniform_(self.weight[self._rows(name, tuple(self.parts))])
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -87,6 +87,9 @@ class Fused(Linear):
 
     def only(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
         """Some of the projections alone: `k, v = fused.only(before, "k", "v")`."""
+        if self.delta is not None:  # it knows all of them only
+            whole = dict(zip(self.parts, self.cut(self(x)), strict=True))
+            return tuple(whole[name] for name in names)
         parts = [self.part(name) for name in names]
         return tuple(
             matmul(x, w.to(x.dtype), None if b is None else b.to(x.dtype)) for w, b in parts

@@ -23,7 +23,7 @@ from allformer.core import heads  # noqa: F401  (registers them)
 from allformer.core.heads.classes import Pool
 from allformer.core.heads.head import Head, Hidden
 from allformer.core.heads.words import LMHead
-from allformer.core.inputs import Side, check_mask, lay_out, refuse_inputs
+from allformer.core.inputs import Side, check_mask, check_values, lay_out, refuse_inputs
 from allformer.core.layout import Grid, Layout, Packed, pack
 from allformer.core.loss import IGNORE
 from allformer.core.output import Output
@@ -168,6 +168,8 @@ class Model(nn.Module, Generic[C]):
         mask = next(iter(found.values())).get("attention_mask")
         if mask is None or torch.compiler.is_compiling() or not self.reads_first:
             return False
+        if not isinstance(mask, Tensor) or mask.ndim != 2:
+            return False  # it is refused when it is laid out
         return not bool(mask[:, 0].all())
 
     @property
@@ -191,7 +193,7 @@ class Model(nn.Module, Generic[C]):
             if mask is not None:
                 check_mask(mask, rows, width, f"{prefix}attention_mask")
             rest = {key: x for key, x in inputs.items() if key != "attention_mask"}
-            sides[name] = lay_out(rest, mask, whole)
+            sides[name] = lay_out(rest, mask, whole, f"{prefix}attention_mask")
         return sides
 
     def hidden(
@@ -486,6 +488,7 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
                     f"in the cache and {width} new ones; give a mask over all of them"
                 )
             check_mask(attention_mask, rows, past + width)
+            check_values(attention_mask)
         keep = None if attention_mask is None else attention_mask.bool()
         sides = {"decoder": Side(cache.grid(rows, width, keep), found["decoder"], input_ids)}
         hidden = self.hidden(sides, dtype=dtype, kernel=kernel, cache=cache)

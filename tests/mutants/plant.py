@@ -19,7 +19,7 @@ Change = tuple[str, str]  # what stands there, what the bug has instead
 
 
 def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -> None:
-    """Replace `target` ("allformer.core.masks:causal_mask", "…attention:MultiHead.forward") by
+    """Replace `target` ("allformer.core.places:mask_of", "…attention:Attention.forward") by
     itself with `changes` made in its source; `patcher.undo()` takes it out again. The source of a
     table ("allformer.families.llama:LAYER") is its `repr`.
 

@@ -10,12 +10,13 @@ import warnings
 import pytest
 import torch
 
-from tests.mutants import families, mutants
+from tests.mutants import answers, families, mutants, states
 from tests.mutants.mutants import Mutant
 from tests.mutants.plant import plant
 
-KILLERS = mutants.KILLERS | families.KILLERS
-MUTANTS = mutants.MUTANTS + families.MUTANTS
+ROOMS = (mutants, states, answers, families)
+KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
+MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]
 DEAR = ("any json", "compiled loss")  # a second, where others take a hundredth
 
 
@@ -67,18 +68,21 @@ def test_what_is_dear_is_tried_first_only_where_nothing_else_catches_the_bug():
 
 def test_a_mutant_whose_text_is_gone_is_an_error():
     with pytest.MonkeyPatch.context() as patcher, pytest.raises(LookupError, match="write this"):
-        plant(patcher, "allformer.core.masks:causal_mask", [("not there", "anything")])
+        plant(patcher, "allformer.core.places:mask_of", [("not there", "anything")])
 
 
 def test_a_planted_bug_is_gone_afterwards():
-    from allformer.core import layout, masks
+    from allformer.core import places
+    from allformer.core.layout import Grid
+    from allformer.core.mixers import full
 
-    before = masks.causal_mask
+    before, two = places.mask_of, Grid(1, 2).places(torch.device("cpu"))
     with pytest.MonkeyPatch.context() as patcher:
-        plant(patcher, "allformer.core.masks:causal_mask", [("<= rows", "< rows")])
-        assert masks.causal_mask is layout.causal_mask is not before
-        assert not masks.causal_mask(1, 1).any()
-    assert masks.causal_mask is layout.causal_mask is before
+        plant(patcher, "allformer.core.places:mask_of", [("distance <= 0", "distance < 0")])
+        assert places.mask_of is full.mask_of is not before
+        assert places.mask_of(two, True, None).tolist() == [[[[False, False], [True, False]]]]
+    assert places.mask_of is full.mask_of is before
+    assert places.mask_of(two, True, None).tolist() == [[[[True, False], [True, True]]]]
 
 
 def test_a_bug_in_a_table_is_seen_by_all_who_hold_it_and_gone_afterwards():

@@ -68,9 +68,10 @@ def check_sees_the_past(kind: str) -> None:
     ids = tokens(3, 6)
     changed = ids.clone()
     changed[:, 0] = (ids[:, 0] + 7) % VOCAB
-    for route in ROUTES:
-        moved = (logits(model, changed, None, route) - logits(model, ids, None, route)).abs()
-        assert moved[:, -1].max() > 1e-6
+    for mask in (None, left_padding([6, 6, 5], 6)):
+        for route in ROUTES:
+            moved = (logits(model, changed, mask, route) - logits(model, ids, mask, route)).abs()
+            assert moved[:2, -1].amax(-1).min() > 1e-6
 
 
 DECODERS = [kind for kind in KINDS if not kind.startswith("encoder")]

@@ -16,7 +16,7 @@ from allformer.core.norm import make_norm
 from allformer.core.position import sinusoid
 from allformer.core.trace import trace
 from tests.loud import make_loud
-from tests.models import decoder_only, loud, tokens
+from tests.models import decoder_only, loud, right_padding, tokens
 
 
 def double(*shape: int) -> Tensor:
@@ -101,11 +101,15 @@ def check_ends() -> None:
     model = loud(replace(config, head=LMHead(tied=False, bias=True)))
     ids = tokens(2, 9)
     seen = trace(model, input_ids=ids)
+    mask = right_padding([9, 6], 9)
+    padded = trace(model, input_ids=ids, attention_mask=mask)["decoder.embedded"]
     stack = model.decoder
     with torch.no_grad():
         x = stack.source.embedding.weight[ids] * math.sqrt(24)
         x = x + sinusoid(torch.arange(3, 12), 24, dtype=torch.float64)
         torch.testing.assert_close(seen["decoder.embedded"], stack.source.norm(x))
+        real = mask.bool()  # positions of many rows are looked up, not computed
+        torch.testing.assert_close(padded[real], stack.source.norm(x)[real])
         hidden = stack.final_norm(seen["decoder.1.feed_norm"])
         torch.testing.assert_close(seen["decoder.output"], hidden)
         logits = hidden @ model.head.table.weight.T + model.head.bias

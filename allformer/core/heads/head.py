@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from allformer import config
-from allformer.core.layout import Layout
+from allformer.core.layout import Grid, Layout
 from allformer.core.loss import Sums
 
 
@@ -28,7 +28,11 @@ class Hidden(NamedTuple):
     def keep(self) -> Tensor | None:
         """B T, False at padding; None: there is none."""
         keep, width = self.layout.keep, self.grid.shape[1]
-        return None if keep is None else keep[:, -width:]
+        if keep is None:
+            return None
+        if isinstance(self.layout, Grid) and self.layout.room is not None:  # room behind them
+            return keep.index_select(1, self.layout.columns(keep.device))
+        return keep[:, -width:]
 
 
 class Head(nn.Module):

@@ -51,15 +51,17 @@ class Paged(State):
         return self.free.pop()
 
     def select(self, rows: Tensor) -> None:
+        if not self.rows:  # nothing is remembered yet
+            return
         chosen = rows.tolist()
+        for i, row in enumerate(self.rows):  # first, so that copies find these pages free
+            if i not in chosen:
+                self.free += row
         kept: set[int] = set()
         new: list[list[int]] = []
         for i in chosen:  # the first to want a row takes its pages, others copies
             new.append(self.rows[i] if i not in kept else self._copy(self.rows[i]))
             kept.add(i)
-        for i, row in enumerate(self.rows):
-            if i not in kept:
-                self.free += row
         self.rows = new
 
     def _copy(self, row: list[int]) -> list[int]:

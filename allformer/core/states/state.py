@@ -75,7 +75,9 @@ class Cache:
         """The layout of `width` new tokens behind what is cached."""
         if self.room is not None and keep is not None and keep.shape[1] < self.room:
             keep = torch.nn.functional.pad(keep, (0, self.room - keep.shape[1]), value=True)
-        return Grid(rows, width, keep, self.length, self.room)
+        # a copy: the layout stands for this call, the counter goes on before heads read it
+        past = self.length.clone() if isinstance(self.length, Tensor) else self.length
+        return Grid(rows, width, keep, past, self.room)
 
     def advance(self, width: int) -> None:
         """So many tokens more have been seen by all layers."""
@@ -97,6 +99,6 @@ class Cache:
         for layer in self.layers:
             layer.own.cut(length)
         if isinstance(self.length, Tensor):
-            self.length.fill_(length)
+            self.length.clamp_(max=length)
         else:
-            self.length = length
+            self.length = min(self.length, length)

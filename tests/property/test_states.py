@@ -1,0 +1,310 @@
+"""What a layer remembers: whatever the state, stepping gives what reading everything at once gives.
+
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from allformer import config
+from allformer.config import Attention, BucketBias, Window
+from allformer.core.attention import Attention as AttentionLayer
+from allformer.core.layout import Grid
+from allformer.core.mixers.mixer import Scene
+from allformer.core.model import DecoderOnlyModel
+from allformer.core.places import Places
+from allformer.core.states import Cache, Growing, LayerState, Paged, Recurrent, Ring, State, Static
+from allformer.errors import GenerationError
+from tests.loud import make_loud
+from tests.models import (  # fmt: skip
+    FINAL,
+    KINDS,
+    MODERN,
+    SPREAD,
+    decoder_only,
+    left_padding,
+    loud,
+    right_padding,
+    tokens,
+)
+
+DECODERS = {name: c for name, c in SPREAD.items() if isinstance(c, config.DecoderOnly)}
+DECODERS = {name: c for name, c in DECODERS.items() if isinstance(c.head, config.LMHead)}
+DECODERS["decoder buckets"] = decoder_only(
+    MODERN, position=None, relative=BucketBias(8, 20), final_norm=FINAL
+)
+DECODERS["windows alone"] = decoder_only(replace(MODERN, attention=Attention(4, mixer=Window(5))))
+SIZE, ROOM = 4, 40  # tokens of a page; no multiple of it is a length below
+CHUNKS = [7, 1, 1, 5, 1, 8]  # a prompt, and then steps and drafts
+
+
+def _each(make: Callable[[], State]) -> Callable[[DecoderOnlyModel], Cache]:
+    return lambda model: Cache(make() for _ in model.decoder.order)
+
+
+STATES: dict[str, Callable[[DecoderOnlyModel], Cache]] = {
+    "own": lambda model: model.new_cache(),  # a ring for windows, else growing
+    "growing": _each(Growing),
+    "static": lambda model: Static.cache(len(model.decoder.order), ROOM),
+    "paged": _each(lambda: Paged(64, SIZE)),
+}
+
+
+def close(mine: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(mine, wanted, rtol=1e-10, atol=1e-10)
+
+
+class Reader:
+    """Reads ids piece by piece into a cache, and everything at once for comparison."""
+
+    def __init__(self, kind: str, state: str, left_padded: bool = True, rows: int = 3) -> None:
+        self.model = loud(DECODERS[kind])
+        assert isinstance(self.model, DecoderOnlyModel)
+        self.cache = STATES[state](self.model)
+        self.ids = torch.empty(rows, 0, dtype=torch.long)
+        width, lengths = sum(CHUNKS), [sum(CHUNKS), 18, 4]
+        self.mask = left_padding(lengths[:rows], width) if left_padded else None
+
+    def read(self, ids: Tensor) -> None:
+        """The new tokens' logits are those of the whole text so far."""
+        self.ids = torch.cat([self.ids, ids], dim=1)
+        width, new = self.ids.shape[1], ids.shape[1]
+        mask = None if self.mask is None else self.mask[:, :width]
+        mine = self.model(ids, mask, cache=self.cache).logits
+        whole = self.model(self.ids, mask).logits[:, -new:]
+        real = torch.ones_like(ids) if mask is None else mask[:, -new:]
+        close(mine[real.bool()], whole[real.bool()])
+        assert int(self.cache.length) == width
+
+    def cut(self, length: int) -> None:
+        self.cache.cut(length)
+        self.ids = self.ids[:, :length]
+
+    def select(self, rows: Tensor) -> None:
+        self.cache.select(rows)
+        self.ids = self.ids[rows]
+        self.mask = None if self.mask is None else self.mask[rows]
+
+
+@torch.no_grad()
+def check_stepping(kind: str, state: str, left_padded: bool = True) -> None:
+    reader = Reader(kind, state, left_padded)
+    for i, chunk in enumerate(CHUNKS):
+        reader.read(tokens(3, chunk, seed=i))
+
+
+@torch.no_grad()
+def check_cut(kind: str, state: str) -> None:
+    """A draft that is not accepted is as if it had never been: others come in its place."""
+    reader = Reader(kind, state)
+    reader.read(tokens(3, 9, seed=1))
+    for length, draft in ((10, 1), (10, 8), (3, 6)):
+        reader.read(tokens(3, draft, seed=2))
+        reader.cut(min(length, reader.ids.shape[1]))
+    reader.read(tokens(3, 5, seed=3))
+    reader.cut(20)  # there are not so many: nothing is forgotten
+    assert int(reader.cache.length) == reader.ids.shape[1] == 8
+    reader.read(tokens(3, 6, seed=4))
+
+
+@torch.no_grad()
+def check_select(kind: str, state: str) -> None:
+    """Rows are repeated, exchanged and dropped, and each goes on with its own past."""
+    reader = Reader(kind, state)
+    reader.select(torch.tensor([1, 0, 2]))  # before anything is remembered
+    reader.read(tokens(3, 7, seed=1))
+    for i, rows in enumerate(([2, 2, 0], [1, 0, 2], [2, 0], [1, 1, 0, 0])):
+        reader.select(torch.tensor(rows))
+        reader.read(tokens(len(rows), 3, seed=2 + i))
+
+
+@torch.no_grad()
+def check_cross(state: str) -> None:
+    """Rows that leave take their source with them."""
+    model = loud(KINDS["seq2seq paper"])
+    source, keep, target = tokens(4, 20, 1), right_padding([20, 9, 13, 4], 20), tokens(4, 16, 2)
+    cache = {
+        "growing": model.new_cache(),
+        "static": Static.cache(3, ROOM),
+        "paged": Cache(Paged(64, SIZE) for _ in range(3)),
+    }[state]
+    model.step(target[:, :9], cache, model.encode(source, keep), keep)
+    rows = torch.tensor([3, 1])
+    cache.select(rows, cross=True)
+    out = model.step(target[rows, 9:], cache, None, keep[rows])
+    close(out, model(source[rows], keep[rows], target[rows]).logits[:, -1])
+
+
+@torch.no_grad()
+def check_ring() -> None:
+    """No more is kept than the window looks back, and what is out of it cannot be had again."""
+    ring, everything = Ring(5), torch.randn(2, 3, 30, 4)
+    done = 0
+    for chunk in (3, 4, 1, 9, 13):
+        grid, end = Grid(2, chunk, past=done), done + chunk
+        places = ring.places(grid, torch.device("cpu"))
+        k, v = ring.update(everything[:, :, done:end], -everything[:, :, done:end], places)
+        first = max(0, done - 5)
+        assert places.key.tolist() == [list(range(first, end))]
+        assert places.query.tolist() == [list(range(done, end))]
+        assert torch.equal(k, everything[:, :, first:end])
+        assert torch.equal(v, -everything[:, :, first:end])
+        done = end
+        assert ring._keys is not None
+        assert ring._keys.shape[2] == min(5, done)
+    with pytest.raises(GenerationError, match="Ring cannot be taken back to 29 tokens"):
+        ring.cut(29)
+    ring.cut(30)  # nothing is asked of it
+    young = Ring(5)
+    young.update(everything[:, :, :4], everything[:, :, :4], None)
+    young.cut(2)
+    k, _ = young.update(everything[:, :, 9:10], everything[:, :, 9:10], None)
+    assert torch.equal(k, everything[:, :, [0, 1, 9]])
+
+
+@torch.no_grad()
+def check_pages() -> None:
+    """Every page is free or belongs to one row, and what rows give up is free at once."""
+    paged, x = Paged(6, SIZE), torch.randn(3, 2, 7, 5)
+
+    def owned() -> list[int]:
+        pages = [page for row in paged.rows for page in row]
+        assert sorted(pages + paged.free) == list(range(6)), "a page is lost, or held twice"
+        return [len(row) for row in paged.rows]
+
+    paged.update(x, x, None)
+    assert owned() == [2, 2, 2]
+    with pytest.raises(GenerationError, match="all 5 pages of 4 tokens are taken; give more"):
+        Paged(5, SIZE).update(x, x, None)
+    paged.select(torch.tensor([1, 1, 1]))  # as many pages as before: two rows left, two copies came
+    assert owned() == [2, 2, 2]
+    k, v = paged.update(x[:, :, :1], x[:, :, :1], None)
+    assert torch.equal(k, torch.cat([x[[1, 1, 1]], x[:, :, :1]], dim=2))
+    assert torch.equal(k, v)
+    paged.cut(4)
+    assert owned() == [1, 1, 1]
+    paged.cut(3)
+    assert owned() == [1, 1, 1]
+    paged.select(torch.tensor([2]))
+    assert owned() == [1]
+    k, _ = paged.update(x[:1], x[:1], None)
+    assert torch.equal(k, torch.cat([x[1:2, :, :3], x[:1]], dim=2))
+
+
+def check_static_stays() -> None:
+    """The counter and the memory stay where they are, so that a captured graph can go on."""
+    reader = Reader("decoder paper", "static", left_padded=False)
+    counter = reader.cache.length
+    with torch.no_grad():
+        reader.read(tokens(3, 4, seed=1))
+        where = reader.cache[0].own._keys.data_ptr()  # type: ignore[attr-defined]
+        reader.select(torch.tensor([2, 0, 0]))
+        reader.cut(3)
+        reader.read(tokens(3, 4, seed=2))
+    assert reader.cache.length is counter
+    assert reader.cache[0].own._keys.data_ptr() == where  # type: ignore[attr-defined]
+
+
+def check_recurrent() -> None:
+    state = Recurrent()
+    state.values = {"sum": torch.arange(6.0).view(3, 2), "count": torch.tensor([5.0, 6.0, 7.0])}
+    state.select(torch.tensor([2, 0, 2, 1]))
+    assert state.values["sum"].tolist() == [[4, 5], [0, 1], [4, 5], [2, 3]]
+    assert state.values["count"].tolist() == [7, 5, 7, 6]
+    with pytest.raises(GenerationError, match="Recurrent cannot be taken back to 1 tokens"):
+        state.cut(1)
+
+
+class Segment(State):
+    """Hidden states of the segment before, which the new tokens look at too."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.hidden = hidden
+
+    def before(self) -> Tensor:
+        return self.hidden
+
+    def places(self, grid: Grid, device: torch.device) -> Places:
+        past = self.hidden.shape[1]
+        everywhere = torch.arange(past + grid.width, device=device)[None]
+        return Places(everywhere[:, past:], everywhere)
+
+
+@torch.no_grad()
+def check_segment(bias: bool | tuple[str, ...] = ("q", "v"), changed: bool = False) -> None:
+    """Keys and values of an earlier segment stand before one's own, as if read together."""
+    layer = AttentionLayer(config.Attention(4, kv_heads=2, bias=bias), 24, "layer").double()
+    make_loud(layer, 1)
+    if changed:
+        layer.qkv.delta = lambda x, y: y + x.mean(-1, keepdim=True)
+    old, new = torch.randn(2, 2, 5, 24, dtype=torch.float64).unbind()
+    for causal in (False, True):
+        together, alone = Grid(2, 10), Grid(2, 5)
+        scene = Scene(together, together, old.device, old.dtype, causal)
+        wanted = layer(torch.cat([old, new], dim=1), layer.mixer.plan(scene))[:, 5:]
+        state = LayerState(Segment(old))
+        scene = Scene(alone, alone, old.device, old.dtype, causal, state=state.own)
+        close(layer(new, layer.mixer.plan(scene), state=state), wanted)
+
+
+CUT = [(kind, state) for kind in DECODERS for state in STATES if state != "own"]
+
+
+@pytest.mark.parametrize("left_padded", [False, True], ids=["unpadded", "left-padded"])
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("kind", DECODERS)
+def test_stepping_gives_the_logits_of_the_whole_text(kind, state, left_padded):
+    check_stepping(kind, state, left_padded)
+
+
+@pytest.mark.parametrize(("kind", "state"), CUT)
+def test_a_draft_that_was_cut_off_leaves_nothing_behind(kind, state):
+    check_cut(kind, state)
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("kind", ["decoder paper", "windows alone", "rotary"])
+def test_selected_rows_keep_their_past(kind, state):
+    check_select(kind, state)
+
+
+@pytest.mark.parametrize("state", ["growing", "static", "paged"])
+def test_rows_leave_with_their_source(state):
+    check_cross(state)
+
+
+def test_a_ring_keeps_what_the_window_needs():
+    check_ring()
+
+
+def test_pages_are_free_or_belong_to_one_row():
+    check_pages()
+
+
+def test_a_recurrent_state_moves_with_its_rows():
+    check_recurrent()
+
+
+@pytest.mark.parametrize("bias", [True, False, ("q", "v"), ("k",)])
+def test_an_earlier_segment_is_looked_at_as_if_read_together(bias):
+    check_segment(bias)
+
+
+def test_a_change_to_the_projections_reaches_the_earlier_segment():
+    check_segment(changed=True)
+
+
+def test_a_windowed_model_remembers_in_rings_where_it_looks_back_alone():
+    model = loud(DECODERS["decoder window"])
+    kinds = [type(layer.own).__name__ for layer in model.new_cache().layers]
+    assert kinds == ["Growing", "Ring", "Growing"]
+
+
+def test_a_static_step_does_not_depend_on_numbers_of_the_host():
+    check_static_stays()
