@@ -10,6 +10,9 @@ from allformer.families.weights import Op, Same, Stacked, Transposed
 # What theirs calls each part of our layer; several names where we hold several matrices as one.
 Names = Mapping[str, str | tuple[str, ...]]
 
+# The projections in each linear layer of an attention.
+_PROJECTIONS = {"qkv": ("q", "k", "v"), "query": ("q",), "memory": ("k", "v"), "out": ("out",)}
+
 # The tables that are one where a model is tied, by transformers' names.
 TABLES = (
     "shared.weight",
@@ -27,11 +30,17 @@ def dense(ours: str, theirs: str, bias: bool = True, transposed: bool = False) -
 
 
 def fused(
-    ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], bias: bool = True
+    ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], biased: tuple[bool, ...]
 ) -> list[Op]:
-    """Projections that we hold as one matrix and they as several."""
-    kinds = ("weight", "bias") if bias else ("weight",)
-    return [Stacked(f"{ours}.{k}", tuple(f"{t}.{k}" for t in theirs), sizes) for k in kinds]
+    """Projections that we hold as one matrix and they as several; `biased` says which have one."""
+    parts = list(zip(theirs, sizes, strict=True))
+    with_bias = [part for part, has in zip(parts, biased, strict=True) if has]
+    ops: list[Op] = []
+    for kind, some in (("weight", parts), ("bias", with_bias)):
+        if some:
+            names, rows = tuple(f"{name}.{kind}" for name, _ in some), tuple(n for _, n in some)
+            ops.append(Stacked(f"{ours}.{kind}", names, rows))
+    return ops
 
 
 def head_sizes(attention: config.Attention, dim: int) -> tuple[int, int, int]:
@@ -56,11 +65,18 @@ def layer(
         if part.endswith("_norm"):
             ops += dense(here, there, block.norm.kind == "layer")
         elif isinstance(name, str):
-            ops += dense(here, there, slot.bias, transposed)
+            ops += dense(here, there, all(_biased(slot, part)), transposed)
         else:  # q, k and v, or across the last two
             rows = head_sizes(slot, dim)[-len(name) :]
-            ops += fused(here, tuple(f"{theirs}.{x}" for x in name), rows, slot.bias)
+            ops += fused(here, tuple(f"{theirs}.{x}" for x in name), rows, _biased(slot, part))
     return ops
+
+
+def _biased(slot: config.Attention | config.Feed, part: str) -> tuple[bool, ...]:
+    """Whether each projection of a part has a bias: `_biased(attention, "attention.qkv")`."""
+    if isinstance(slot, config.Feed):
+        return (slot.bias,)
+    return tuple(slot.biased(name) for name in _PROJECTIONS[part.rpartition(".")[2]])
 
 
 def layers(
