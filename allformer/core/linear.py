@@ -61,7 +61,7 @@ class Fused(Linear):
     def reset_parameters(self) -> None:
         """Part by part: a bound must come from one projection's size, not from all together."""
         for name in self.parts:
-            nn.init.xavier_uniform_(self.part(name)[0])
+            nn.init.xavier_uniform_(self.weight[self._rows(name, tuple(self.parts))])
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
