@@ -58,8 +58,8 @@ class Attention(Config):
         return self.bias if isinstance(self.bias, bool) else part in self.bias
 
     def cached(self, dim: int) -> int:
-        """Numbers of one token that decoding keeps: a key and a value."""
-        return 2 * self.groups * self.size(dim)
+        """Numbers of one token that decoding keeps."""
+        return self.mixer.cached(self, dim)
 
     def line(self, name: str, dim: int, n: int, causal: bool) -> Part:
         """Its line in the count, at n tokens."""
@@ -67,8 +67,7 @@ class Attention(Config):
         weights = dim * (sum(rows.values()) + inner)
         biases = sum(r for part, r in {**rows, "out": dim}.items() if self.biased(part))
         own = self.mixer.parameters(self, dim)
-        # Each query meets n keys (half of them, on average, when causal): Q Kᵀ and weights·V.
-        quadratic = int(2 * 2 * self.mixer.keys(n, causal) * inner)
+        quadratic = self.mixer.flops(self, dim, n, causal)
         text = self._formula(rows, dim) + (f" + {own:,}" if own else "")
         return Part(name, text, weights + biases + own, 2 * weights + quadratic, quadratic)
 

@@ -53,7 +53,7 @@ class Block(Config):
         What matrix products and norms need again: inputs, q, k, v, context, the feed-forward's
         inner values. With attention by the formula, H·n² weights come on top.
         """
-        inner = 2 * self.attention.heads * self.attention.size(dim) + self.attention.cached(dim)
+        inner = 2 * (self.attention.heads + self.attention.groups) * self.attention.size(dim)
         layers = 1 if self.cross is None else 2
         feed = (3 if self.feed.gated else 2) * self.feed.width
         return layers * (inner + 2 * dim) + 2 * dim + feed

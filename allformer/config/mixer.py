@@ -10,7 +10,8 @@ from allformer.config.counting import Heads
 
 class Mixer(Config, slot=True):
     """What makes a context of projections. One that has tensors of its own must say `parameters`,
-    or `af.count` disagrees with what is built; one that is not full attention, `keys`."""
+    or `af.count` disagrees with what is built; one that is not full attention, `keys` or, where
+    queries meet no keys, `flops`; one that does not remember keys and values, `cached`."""
 
     def projections(self, attention: Heads, dim: int) -> dict[str, int]:
         """The projections that it wants, and the width of each."""
@@ -25,6 +26,15 @@ class Mixer(Config, slot=True):
     def keys(self, n: int, causal: bool) -> float:
         """How many keys a query meets at n tokens, on average over the queries."""
         return _keys(n, n, n, causal)
+
+    def flops(self, attention: Heads, dim: int, n: int, causal: bool) -> int:
+        """Of one token between its projections and the output matrix, at n tokens."""
+        # Each query meets `keys` keys (half of n, on average, when causal): Q Kᵀ and weights·V.
+        return int(2 * 2 * self.keys(n, causal) * attention.heads * attention.size(dim))
+
+    def cached(self, attention: Heads, dim: int) -> int:
+        """Numbers of one token that decoding keeps: a key and a value."""
+        return 2 * attention.groups * attention.size(dim)
 
 
 @dataclass(frozen=True)

@@ -186,8 +186,9 @@ class Model(nn.Module, Generic[C]):
             prefix = self.prefixes[name]
             rows, width = self.stack(name).source.check(inputs, prefix)
             if sides and rows != (batch := next(iter(sides.values())).layout.rows):
+                first, mine = (next(iter(found[key])) for key in (next(iter(found)), name))
                 raise ConfigError(
-                    f"{prefix}input_ids has {rows} rows, but input_ids {batch}; give as many"
+                    f"{prefix}{mine} has {rows} rows, but {first} {batch}; give as many"
                 )
             mask = inputs.get("attention_mask")
             if mask is not None:

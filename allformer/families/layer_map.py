@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from allformer import config
 from allformer.families.weights import Op, Same, Stacked, Transposed
 
 # What theirs calls each part of our layer; several names where we hold several matrices as one.
 Names = Mapping[str, str | tuple[str, ...]]
+
+# The projections in each linear layer of an attention.
+_PROJECTIONS = {"qkv": ("q", "k", "v"), "query": ("q",), "memory": ("k", "v"), "out": ("out",)}
 
 # The tables that are one where a model is tied, by transformers' names.
 TABLES = (
@@ -27,13 +30,16 @@ def dense(ours: str, theirs: str, bias: bool = True, transposed: bool = False) -
 
 
 def fused(
-    ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], biased: Sequence[int] = (0, 1, 2)
+    ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], biased: tuple[bool, ...]
 ) -> list[Op]:
-    """Projections that we hold as one matrix and they as several; `biased` have a bias."""
-    ops: list[Op] = [Stacked(f"{ours}.weight", tuple(f"{t}.weight" for t in theirs), sizes)]
-    if biased:
-        names = tuple(f"{theirs[i]}.bias" for i in biased)
-        ops.append(Stacked(f"{ours}.bias", names, tuple(sizes[i] for i in biased)))
+    """Projections that we hold as one matrix and they as several; `biased` says which have one."""
+    parts = list(zip(theirs, sizes, strict=True))
+    with_bias = [part for part, has in zip(parts, biased, strict=True) if has]
+    ops: list[Op] = []
+    for kind, some in (("weight", parts), ("bias", with_bias)):
+        if some:
+            names, rows = tuple(f"{name}.{kind}" for name, _ in some), tuple(n for _, n in some)
+            ops.append(Stacked(f"{ours}.{kind}", names, rows))
     return ops
 
 
@@ -59,14 +65,18 @@ def layer(
         if part.endswith("_norm"):
             ops += dense(here, there, block.norm.kind == "layer")
         elif isinstance(name, str):
-            which = {"out": "out", "query": "q"}.get(part.rpartition(".")[2])
-            bias = slot.bias if which is None else slot.biased(which)
-            ops += dense(here, there, bias, transposed)
+            ops += dense(here, there, all(_biased(slot, part)), transposed)
         else:  # q, k and v, or across the last two
             rows = head_sizes(slot, dim)[-len(name) :]
-            biased = [i for i, which in enumerate("qkv"[-len(name) :]) if slot.biased(which)]
-            ops += fused(here, tuple(f"{theirs}.{x}" for x in name), rows, biased)
+            ops += fused(here, tuple(f"{theirs}.{x}" for x in name), rows, _biased(slot, part))
     return ops
+
+
+def _biased(slot: config.Attention | config.Feed, part: str) -> tuple[bool, ...]:
+    """Whether each projection of a part has a bias: `_biased(attention, "attention.qkv")`."""
+    if isinstance(slot, config.Feed):
+        return (slot.bias,)
+    return tuple(slot.biased(name) for name in _PROJECTIONS[part.rpartition(".")[2]])
 
 
 def layers(

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
+from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel, Model
 from allformer.core.precision import widen
 from allformer.core.states import Cache
 from allformer.errors import ConfigError
@@ -105,6 +105,14 @@ class DecoderStepper:
 
 def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:
     """The stepper of a model; one that cannot generate is refused."""
+    if isinstance(model, Model):
+        for name, stack in model.config.stacks.items():
+            if not stack.source.vocab:
+                raise ConfigError(
+                    f"{type(model).__name__} cannot generate from ids: its {name} has the source "
+                    f"{type(stack.source).__name__}, which reads no tokens; use a model whose "
+                    f"stacks have source=Tokens(…)"
+                )
     if isinstance(model, EncoderDecoderModel):
         return EncoderDecoderStepper(model, dtype)
     if isinstance(model, DecoderOnlyModel):

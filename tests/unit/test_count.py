@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from allformer.config import EncoderDecoder, LMHead, Tokens
+from allformer.config import Attention, EncoderDecoder, LMHead, Mixer, Tokens
 from allformer.core.model import build
 from allformer.count import count
 from allformer.families import preset
 from allformer.families.original import transformer
-from tests.models import KINDS, SPREAD, tokens
+from tests.models import KINDS, PAPER, SPREAD, decoder_only, tokens
 
 
 def built(config) -> int:
@@ -146,3 +146,27 @@ def test_a_word_more_costs_one_row():
     wide = SPREAD["two vocabularies"]
     more = replace(wide, encoder=replace(wide.encoder, source=Tokens(20)))
     assert count(more).parameters - count(wide).parameters == wide.encoder.dim
+
+
+@dataclass(frozen=True)
+class Summing(Mixer):
+    """A mixer of a user's that meets sums instead of keys, and remembers nothing else."""
+
+    def flops(self, attention, dim, n, causal):
+        return 4 * attention.heads * attention.size(dim) ** 2
+
+    def cached(self, attention, dim):
+        return 0
+
+
+def test_a_mixer_says_its_work_and_its_memory_where_queries_meet_no_keys():
+    own = decoder_only(replace(PAPER, attention=Attention(4, mixer=Summing())))
+    plain = decoder_only()
+    for length in (10, 1000):
+        table = count(own, length)
+        work = sum(part.quadratic for part in table.parts)
+        assert work == len(own.decoder.blocks) * 4 * 4 * 6**2
+        assert table.cache_bytes_per_token == 0
+        # what training keeps are the projections, whatever a mixer remembers of them
+        assert table.activation_bytes == count(plain, length).activation_bytes
+    assert count(plain).cache_bytes_per_token == len(plain.decoder.blocks) * 2 * 24 * 2

@@ -60,9 +60,10 @@ class ClassHead(Head):
     def _last(self, hidden: Hidden) -> Tensor:
         """The place of the last end token, or of the last token that is not padding, B.
 
-        As the reference does, both are looked for among the ids, whatever the mask says.
+        As the reference does, both are looked for among the ids, whatever the mask says; where
+        the source reads no tokens, the mask tells.
         """
-        tokens, ids, width = self.stack.tokens, hidden.ids, hidden.grid.shape[1]
+        tokens, ids, width = self.stack.source, hidden.ids, hidden.grid.shape[1]
         if self.config.at == "eos":
             ends = None if ids is None else ids.eq(tokens.eos_id or 0)  # the config refuses None
             if ends is None or not bool(ends.any(-1).all()):
@@ -71,6 +72,8 @@ class ClassHead(Head):
                     f"state is classified; end every text with it"
                 )
             return last(ends)
+        if not tokens.vocab and hidden.keep is not None:
+            return last(hidden.keep)
         if ids is None or tokens.pad_id is None:
             if hidden.grid.shape[0] > 1 and ids is not None:
                 raise ConfigError(

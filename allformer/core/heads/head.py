@@ -38,11 +38,13 @@ class Hidden(NamedTuple):
 class Head(nn.Module):
     """The module for a `head` slot.
 
-    `targets` are the names of the arguments that it learns from. `reads_first`: it reads the first
-    column, padding or not. `reads_padding`: with targets, it scores every column. `writes`: what it
-    gives is text, so the decoder of an encoder-decoder reads what was written, not the input again.
+    `gives` are the names of its outputs, `targets` those of the arguments that it learns from.
+    `reads_first`: it reads the first column, padding or not. `reads_padding`: with targets, it
+    scores every column. `writes`: what it gives is text, so the decoder of an encoder-decoder reads
+    what was written, not the input again.
     """
 
+    gives: tuple[str, ...] = ("logits",)
     targets: tuple[str, ...] = ("labels",)
     reads_first = False
     reads_padding = False
@@ -55,7 +57,7 @@ class Head(nn.Module):
         self.config, self.stack, self.path = head, stack, path
 
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
-        """The answer, by the names of `Output`."""
+        """The answer, by the names of `gives`."""
         raise NotImplementedError
 
     def sums(

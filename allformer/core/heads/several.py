@@ -11,6 +11,7 @@ from allformer import config
 from allformer.core.heads.head import Head, Hidden
 from allformer.core.loss import Sums
 from allformer.core.registry import implements, module_for
+from allformer.errors import ConfigError
 
 
 @implements(config.Several)
@@ -21,9 +22,11 @@ class Several(Head):
         super().__init__(head, stack, path)
         for part in head.parts:
             made = module_for(part.head)(part.head, stack, f"{path}.{part.name}", **given)
+            _check_single(part, made)
             made.targets = (part.target,)
             self.add_module(part.name, made)
         heads = [one for _, one in self.each()]
+        self.gives = tuple(part.output for part in head.parts)
         self.targets = tuple(dict.fromkeys(name for one in heads for name in one.targets))
         self.reads_first = any(one.reads_first for one in heads)
         self.reads_padding = any(one.reads_padding for one in heads)
@@ -45,7 +48,16 @@ class Several(Head):
     ) -> Sums:
         """One thing to learn: the sum of the heads' mean losses."""
         total = sum(
-            head.loss({"logits": outputs[name]}, targets, hidden) for name, head in self.each()
+            head.loss({head.gives[0]: outputs[name]}, targets, hidden) for name, head in self.each()
         )
         assert isinstance(total, Tensor)
         return Sums(total, total.detach(), total.new_ones(()))
+
+
+def _check_single(part: config.Beside, head: Head) -> None:
+    """A head beside others has one output and one target: those that `Beside` names anew."""
+    if len(head.gives) != 1 or len(head.targets) != 1:
+        raise ConfigError(
+            f"Beside.head={part.head!r} gives {', '.join(head.gives)} and learns from "
+            f"{', '.join(head.targets)}, but one of several heads has one of each; use it alone"
+        )

@@ -23,6 +23,7 @@ from allformer.core.taps import tap
 class SpanHead(Head):
     """Two scores for each token, begin and end: … dim → … 2."""
 
+    gives = ("start_logits", "end_logits")
     targets = ("start_positions", "end_positions")
     reads_padding = True
 
