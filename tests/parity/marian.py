@@ -7,7 +7,7 @@ from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
 from allformer.config import LMHead
-from allformer.core.attention import MultiHead
+from allformer.core.attention import Attention as MultiHead
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.position import sinusoid
 from allformer.families.original import BOS, EOS, PAD, transformer
@@ -45,7 +45,7 @@ def _marian() -> MarianMTModel:
 
 @torch.no_grad()
 def _copy(ours: EncoderDecoderModel, theirs: MarianMTModel) -> None:
-    theirs.model.shared.weight.copy_(ours.encoder.embedding.weight)
+    theirs.model.shared.weight.copy_(ours.encoder.source.embedding.weight)
     assert ours.head is not None
     theirs.final_logits_bias[0] = ours.head.bias
     for mine, other in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
