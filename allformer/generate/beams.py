@@ -4,7 +4,9 @@ A finished sequence scores the sum of its tokens' log-probabilities over their n
 candidates are looked at, which of them count as finished and when a row is closed is as in
 transformers, step for step, so that the tokens are the same.
 
-Legend: B rows still running, K beams, C candidates (2K or more), V vocabulary, L tokens so far.
+Rows that are closed run on with the others, and what they find is not looked at.
+
+Legend: B rows in the batch, K beams, C candidates (2K or more), V vocabulary, L tokens so far.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from allformer.generate.request import Generated, Kept, Request, check_numbers, first_step
+from allformer.generate.request import Generated, Kept, Request, first_step
 from allformer.generate.stepper import State, Stepper
 
 
@@ -34,7 +36,7 @@ class Beams:
         """index B N: the chosen ones of each row."""
         return self._each(lambda x: _pick(x, index))
 
-    def rows(self, rows: Tensor | slice) -> Beams:
+    def rows(self, rows: Tensor) -> Beams:
         """The chosen rows."""
         return self._each(lambda x: x[rows])
 
@@ -43,8 +45,8 @@ class Beams:
         score, ended, length = change(self.score), change(self.ended), change(self.length)
         return Beams(change(self.ids), trail, score, ended, length)
 
-    def best_with(self, new: Beams, fill: int) -> Beams:
-        """The M best of these and `new`, whose ids are longer by one."""
+    def best_with(self, new: Beams, fill: int, closed: Tensor) -> Beams:
+        """The M best of these and `new`, whose ids are longer by one; `closed` rows (B) stay."""
         ids = torch.cat([pad(self.ids, (0, 1), value=fill), new.ids], dim=1)
         trail = None
         if self.trail is not None and new.trail is not None:
@@ -52,75 +54,75 @@ class Beams:
         score = torch.cat([self.score, new.score], dim=1)
         ended = torch.cat([self.ended, new.ended], dim=1)
         length = torch.cat([self.length, new.length], dim=1)
+        best = score.topk(self.score.shape[1], dim=1).indices
+        mine = torch.arange(best.shape[1], device=best.device)
         both = Beams(ids, trail, score, ended, length)
-        return both.pick(score.topk(self.score.shape[1], dim=1).indices)
+        return both.pick(torch.where(closed[:, None], mine, best))
 
 
 def search_beams(stepper: Stepper, state: State, ids: Tensor, request: Request) -> Generated:
-    """Continue each row of `ids` with `request.copies` beams; closed rows leave the batch."""
-    device, prompt, beams, rows = ids.device, ids.shape[1], request.copies, len(ids)
+    """Continue each row of `ids` with `request.copies` beams until it is closed."""
+    device, prompt, beams = ids.device, ids.shape[1], request.copies
+    rows = request.rows(request.limit, device)
     logits = first_step(stepper, state, ids, beams)
     vocab, dead = logits.shape[-1], _dead(logits.dtype)
     count = max(2, 1 + len(request.stop.eos)) * beams  # enough that K of them do not end
     count = min(count, beams * vocab)
     first = torch.arange(count, device=device) < beams
-    each = torch.arange(beams, device=device)
 
     running = _start(ids, beams, dead, logits.dtype, request.keep_trail)
     # All beams of a row start alike: only the first one counts.
-    finished = running.rows(slice(None))
-    running.score = torch.where(each == 0, 0.0, running.score)
-    results: list[Beams | None] = [None] * rows
-    kept = Kept(request, rows * beams)
-    alive = torch.arange(rows)  # which row of the caller's each running one is, on the CPU,
-    here = alive.to(device)  # and on the device
-    length = 0
+    finished = running.pick(torch.arange(beams, device=device).expand(rows.total, -1))
+    running.score = torch.where(torch.arange(beams, device=device) == 0, 0.0, running.score)
+    results: list[tuple[Tensor, Beams]] = []  # rows of the caller's, and what they have found
+    kept = Kept(request, rows, beams)
     while True:
-        length += 1
-        at_limit = request.limit[alive] <= length
+        length = rows.steps + 1
         flat = running.ids.flatten(0, 1)
-        logp = request.process(flat, logits.log_softmax(-1), here.repeat_interleave(beams))
-        kept.add(logits, logp, (here[:, None] * beams + each).flatten())
+        logp = request.process(flat, logits.log_softmax(-1), rows.here.repeat_interleave(beams))
+        kept.add(logits, logp)
         sums = (running.score[..., None] + logp.view(-1, beams, vocab)).flatten(1)  # B K·V
         if request.draw is None:
             best, where = sums.topk(count, dim=1)  # B C
             rank = best
         else:
-            where, rank = request.draw(sums, here, count)
+            where, rank = request.draw(sums, rows.here, count)
             best = sums.gather(1, where)
         beam, token = where // vocab, where % vocab
         grown = running.pick(beam)  # B C
         grown.ids = torch.cat([grown.ids, token[..., None]], dim=2)
         if grown.trail is not None:
-            grown.trail = torch.cat([grown.trail, (here[:, None] * beams + beam)[..., None]], 2)
-        hits = request.stop(grown.ids.flatten(0, 1)).view_as(token) | at_limit.to(device)[:, None]
+            source = rows.here[:, None] * beams + beam
+            grown.trail = torch.cat([grown.trail, source[..., None]], 2)
+        hits = request.stop(grown.ids.flatten(0, 1)).view_as(token) | rows.at_limit()[:, None]
 
         # What ends counts as finished only if it is among the K best.
         grown.ended = hits & first
         grown.length = grown.length + 1
         grown.score = best / length**request.length_penalty + ~grown.ended * dead
-        finished = finished.best_with(grown, request.pad)
+        finished = finished.best_with(grown, request.pad, rows.over)
 
         score, order = (best + hits * dead).topk(beams, dim=1)  # B K
         running, beam = grown.pick(order), beam.gather(1, order)
         running.score = score
 
-        closed = (_closed(finished, score, length, request, alive) | hits.all(1)).cpu()
-        check_numbers(rank)
-        for i in closed.nonzero()[:, 0].tolist():
-            results[int(alive[i])] = finished.rows(slice(i, i + 1))
-        if closed.all():
+        rows.end(_closed(finished, score, length, request, rows.limit) | hits.all(1), rank)
+        parting = rows.look()
+        if rows.ended:
             break
-        moves = torch.arange(len(here), device=device)[:, None] * beams + beam  # B K
-        if closed.any():
-            stay = (~closed).nonzero()[:, 0]
-            alive, moved = alive[stay], stay.to(device)
-            here, moves = here[moved], moves[moved]
-            running, finished = running.rows(moved), finished.rows(moved)
-        state.select(moves.flatten(), sources=bool(closed.any()))
-        logits = stepper.step(running.ids.flatten(0, 1), state)
-    found = _collect([each for each in results if each is not None], prompt, request)
-    return kept.put(found)
+        moves = torch.arange(len(beam), device=device)[:, None] * beams + beam  # B K
+        if parting is not None:
+            stay, leave = parting
+            results.append((rows.here[leave], finished.rows(leave)))
+            rows.keep(stay)
+            moves, running, finished = moves[stay], running.rows(stay), finished.rows(stay)
+        state.select(moves.flatten(), sources=parting is not None)
+        logits = stepper.step(running.ids[..., -1].flatten()[:, None], state)
+    steps = int(rows.count.max())
+    if request.draw is not None:
+        request.draw.take_back(rows.steps - steps)
+    found = _collect([*results, (rows.here, finished)], prompt, request)
+    return kept.put(found, steps)
 
 
 def _start(ids: Tensor, beams: int, dead: float, dtype: torch.dtype, trail: bool) -> Beams:
@@ -131,7 +133,7 @@ def _start(ids: Tensor, beams: int, dead: float, dtype: torch.dtype, trail: bool
     return Beams(ids[:, None].expand(-1, beams, -1), empty, score, none.bool(), none)
 
 
-def _closed(finished: Beams, score: Tensor, length: int, request: Request, alive: Tensor) -> Tensor:
+def _closed(finished: Beams, score: Tensor, length: int, request: Request, limit: Tensor) -> Tensor:
     """Rows of which nothing better can come: the best beam would not beat the worst finished one.
 
     It is judged as if it ended here; with "never" and a penalty that favours length, as if it came
@@ -139,26 +141,28 @@ def _closed(finished: Beams, score: Tensor, length: int, request: Request, alive
     """
     hope = score[:, :1] / length**request.length_penalty
     if request.early_stopping == "never" and request.length_penalty > 0:
-        ideal = request.limit[alive].double().to(score.device)[:, None]
-        hope = score[:, :1] / ideal**request.length_penalty
+        hope = score[:, :1] / limit.double()[:, None] ** request.length_penalty
     worst = finished.score.min(1, keepdim=True).values
     worst = torch.where(finished.ended, worst, _dead(score.dtype))
     closed: Tensor = ~(hope > worst).any(1)
     return closed | finished.ended.all(1) if request.early_stopping is True else closed
 
 
-def _collect(found: list[Beams], prompt: int, request: Request) -> Generated:
+def _collect(results: list[tuple[Tensor, Beams]], prompt: int, request: Request) -> Generated:
     """The returned sequences of all rows, one below the other, padded to one width."""
-    width = max(int(each.length[:, : request.back].max()) for each in found)
+    back = request.back
+    width = max(int(found.length[:, :back].max()) for _, found in results)
+    order = torch.cat([here for here, _ in results]).argsort()
 
     def join(tensors: list[Tensor], fill: int, width: int) -> Tensor:
-        cut = [x[0, : request.back, :width] for x in tensors]
-        return torch.cat([pad(x, (0, width - x.shape[1]), value=fill) for x in cut])
+        cut = [x[:, :back, :width] for x in tensors]
+        wide = [pad(x, (0, width - x.shape[2]), value=fill) for x in cut]
+        return torch.cat(wide)[order].flatten(0, 1)
 
-    trails = [each.trail for each in found if each.trail is not None]
+    trails = [found.trail for _, found in results if found.trail is not None]
     return Generated(
-        join([each.ids for each in found], request.pad, prompt + width),
-        torch.cat([each.score[0, : request.back] for each in found]),
+        join([found.ids for _, found in results], request.pad, prompt + width),
+        torch.cat([found.score[:, :back] for _, found in results])[order].flatten(),
         beam_indices=join(trails, -1, width) if trails else None,
     )
 

@@ -1,6 +1,6 @@
 """One token after the other: the likeliest (greedy), or one that is drawn.
 
-Legend: R rows in all, L tokens so far, V vocabulary.
+Legend: R rows in all, B of them in the batch, L tokens so far, V vocabulary.
 """
 
 from __future__ import annotations
@@ -8,25 +8,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from allformer.generate.request import Generated, Kept, Request, check_numbers, first_step
+from allformer.generate.request import Generated, Kept, Request, first_step
+from allformer.generate.rows import Rows
 from allformer.generate.stepper import State, Stepper
 
 
 def decode(stepper: Stepper, state: State, ids: Tensor, request: Request) -> Generated:
-    """Continue each row of `ids` until it is done; rows that are done leave the batch.
+    """Continue each row of `ids` until it is done; those that are run on, unseen.
 
-    Without an end token they stay and go on until all are done, as in transformers.
+    Without an end token they are seen until all are done, as in transformers.
     """
     device, prompt, copies = ids.device, ids.shape[1], request.copies
-    limit = request.limit.repeat_interleave(copies)
-    rows, length = len(limit), prompt
-    out = ids.new_full((rows, prompt + int(limit.max())), request.pad)  # R L
+    rows = request.rows(
+        request.limit.repeat_interleave(copies), device, together=not request.stop.eos
+    )
+    out = ids.new_full((rows.total, prompt + rows.longest), request.pad)  # R L
     out[:, :prompt] = ids.repeat_interleave(copies, dim=0)
-    alive = torch.arange(rows)  # which of the R each running row is, on the CPU,
-    here = alive.to(device)  # and on the device
-    over = torch.zeros(rows, dtype=torch.bool)
-    total = torch.zeros(rows, dtype=torch.float64, device=device)
-    said = torch.zeros_like(total)
+    total = torch.zeros(rows.total, dtype=torch.float64, device=device)
     kept = Kept(request, rows)
     if request.streamer is not None:
         request.streamer.put(out[:, :prompt].cpu())
@@ -34,35 +32,46 @@ def decode(stepper: Stepper, state: State, ids: Tensor, request: Request) -> Gen
     ids = out[:, :prompt]
     while True:
         scores = request.process(
-            ids, logits.log_softmax(-1) if request.total else logits, here // copies
+            ids, logits.log_softmax(-1) if request.total else logits, rows.here // copies
         )
-        kept.add(logits, scores, here)
-        token, rank = _take(scores, here, request)
+        kept.add(logits, scores)
+        token, rank = _take(scores, rows.here, request)
         if request.total:
-            total[here] += rank
-            said[here] += 1
-        out[here, length] = token
-        length += 1
-        ids = out[:, :length] if len(alive) == rows else out[here, :length]
-        done = request.stop(ids).cpu() | (limit[alive] <= length - prompt)
-        check_numbers(rank)
+            total.index_add_(0, rows.here, rank.masked_fill(rows.over, 0.0).double())
+        length = prompt + rows.steps + 1
+        if rows.whole:
+            out[:, length - 1] = token
+            ids = out[:, :length]
+        else:
+            out[rows.here, length - 1] = token
+            ids = out[rows.here, :length]
+        rows.end(request.stop(ids) | rows.at_limit(), rank)
         if request.streamer is not None:
-            request.streamer.put(out[:, length - 1].cpu())
-        if not request.stop.eos:
-            over |= done
-            done = over.all().expand(rows)
-        if done.all():
+            request.streamer.put(_said(out, rows, prompt, request.pad)[:, -1].cpu())
+        parting = rows.look()
+        if rows.ended:
             break
-        if done.any():
-            stay = (~done).nonzero()[:, 0]
-            alive, moved = alive[stay], stay.to(device)
-            here, ids = here[moved], ids[moved]
-            state.select(moved, sources=True)
-        logits = stepper.step(ids, state)
+        if parting is not None:
+            stay = parting.stay
+            rows.keep(stay)
+            ids, token = ids[stay], token[stay]
+            state.select(stay, sources=True)
+        logits = stepper.step(token[:, None], state)
     if request.streamer is not None:
         request.streamer.end()
-    score = total / said**request.length_penalty if request.total else None
-    return kept.put(Generated(out[:, :length], score))
+    steps = int(rows.count.max())
+    if request.draw is not None:
+        request.draw.take_back(rows.steps - steps)
+    said = _said(out, rows, prompt, request.pad)[:, : prompt + steps]
+    score = total / rows.count.double() ** request.length_penalty if request.total else None
+    return kept.put(Generated(said, score), steps)
+
+
+def _said(out: Tensor, rows: Rows, prompt: int, pad: int) -> Tensor:
+    """What was said so far, R L: behind the end of a row stands `pad`."""
+    columns = torch.arange(prompt + rows.steps, device=out.device)
+    over = columns >= prompt + rows.count[:, None]
+    return out[:, : len(columns)].masked_fill(over, pad)
 
 
 def _take(scores: Tensor, here: Tensor, request: Request) -> tuple[Tensor, Tensor]:

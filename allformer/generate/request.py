@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from allformer.errors import GenerationError
 from allformer.generate.processors import Processor
+from allformer.generate.rows import Rows, steps_between
 from allformer.generate.stepper import State, Stepper
 from allformer.generate.stop import Stop
 from allformer.generate.warp import Warp
@@ -63,26 +64,39 @@ class Request:
             scores = warp(scores)
         return scores.log_softmax(-1) if self.renormalise else scores
 
+    def rows(self, limit: Tensor, device: torch.device, together: bool = False) -> Rows:
+        """The rows of a search, none of which has said anything yet."""
+        # Streamers and strings need the tokens on the host, and time is the host's.
+        each = self.streamer is not None or self.stop.needs_host
+        every = 1 if each else steps_between(device)
+        if self.draw is not None and not self.draw.remember(every - 1, device):
+            every = 1
+        return Rows(limit, device, every, together)
+
 
 class Kept:
-    """The scores of each step, if asked for, spread over all rows: −∞ for those that have left."""
+    """The scores of each step, if asked for, spread over all rows: −∞ for those that are over."""
 
-    def __init__(self, request: Request, rows: int) -> None:
-        self.rows = rows
+    def __init__(self, request: Request, rows: Rows, beams: int = 1) -> None:
+        self.rows, self.beams = rows, beams
         self.scores: list[Tensor] | None = [] if request.keep_scores else None
         self.logits: list[Tensor] | None = [] if request.keep_logits else None
 
-    def add(self, logits: Tensor, scores: Tensor, alive: Tensor) -> None:
-        """`alive` says where among all rows each running one stands."""
+    def add(self, logits: Tensor, scores: Tensor) -> None:
+        """What `beams` sequences of each row in the batch were given."""
         for steps, new in ((self.logits, logits), (self.scores, scores)):
             if steps is not None:
-                spread = new.new_full((self.rows, new.shape[1]), float("-inf"))
-                steps.append(spread.index_copy(0, alive, new))
+                seen = new.view(-1, self.beams, new.shape[-1])  # B K V
+                seen = seen.masked_fill(self.rows.over[:, None, None], float("-inf"))
+                if not self.rows.whole:
+                    spread = new.new_full((self.rows.total, *seen.shape[1:]), float("-inf"))
+                    seen = spread.index_copy(0, self.rows.here, seen)
+                steps.append(seen.flatten(0, 1))
 
-    def put(self, found: Generated) -> Generated:
-        """Hand over what was kept."""
-        found.scores = None if self.scores is None else tuple(self.scores)
-        found.logits = None if self.logits is None else tuple(self.logits)
+    def put(self, found: Generated, steps: int) -> Generated:
+        """Hand over what was kept of the first `steps`."""
+        found.scores = None if self.scores is None else tuple(self.scores[:steps])
+        found.logits = None if self.logits is None else tuple(self.logits[:steps])
         return found
 
 
@@ -95,6 +109,20 @@ class Draw:
 
     def __init__(self, rows: int, generator: torch.Generator | None = None) -> None:
         self.rows, self.generator = rows, generator
+        self.before: deque[Tensor] = deque(maxlen=0)  # the generator's states, the latest last
+
+    def remember(self, draws: int, device: torch.device) -> bool:
+        """From now on up to `draws` draws can be taken back; False: not on this device."""
+        self.before = deque(maxlen=draws)
+        if draws and self.generator is None:
+            self.generator = _default_generator(device)
+        return not draws or self.generator is not None
+
+    def take_back(self, draws: int) -> None:
+        """As if the last `draws` had never been: the next call draws what it would have drawn."""
+        if draws:
+            assert self.generator is not None
+            self.generator.set_state(self.before[-draws])
 
     def __call__(self, scores: Tensor, alive: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """`scores` (running rows N) → `count` columns of each, no two alike, and how they ranked.
@@ -102,6 +130,8 @@ class Draw:
         The largest p/E with E exponential is a draw from p; the next one is a draw from the rest.
         """
         p = scores.softmax(-1)
+        if self.before.maxlen and self.generator is not None:
+            self.before.append(self.generator.get_state())  # of the host: nothing is waited for
         noise = torch.empty(self.rows, p.shape[-1], device=p.device)
         noise.exponential_(generator=self.generator).clamp_min_(_TINY)  # 0/0 is not a number
         ranked = p / noise[alive]
@@ -112,20 +142,20 @@ class Draw:
 _TINY = torch.finfo(torch.float32).tiny
 
 
+def _default_generator(device: torch.device) -> torch.Generator | None:
+    """The one that draws on a device where none is given, if it can be got at."""
+    if device.type == "cpu":
+        return torch.default_generator
+    there = getattr(torch.get_device_module(device), "default_generators", ())
+    at = 0 if device.index is None else device.index
+    return there[at] if at < len(there) else None
+
+
 def first_step(stepper: Stepper, state: State, ids: Tensor, copies: int) -> Tensor:
     """The first logits. The prompt is read once for all copies of a row, which then part."""
-    logits = stepper.step(ids, state)
+    logits = stepper.prefill(ids, state)
     if copies == 1:
         return logits
     rows = torch.arange(len(ids), device=ids.device).repeat_interleave(copies)
     state.select(rows, sources=True)
     return logits[rows]
-
-
-def check_numbers(ranks: Tensor) -> None:
-    """Stop where a score is not a number, rather than say something."""
-    if bool(ranks.isnan().any()):
-        raise GenerationError(
-            "the scores of the next token are not numbers (NaN); look for NaN in the weights, try "
-            "a wider dtype, and see that the options do not forbid every token"
-        )

@@ -2,10 +2,13 @@
 
     stepper = stepper_for(model)
     state = stepper.open(input_ids, attention_mask)          # the state is the caller's
-    logits = stepper.step(ids, state)                        # rows L → rows V
-    state.select(rows, sources=True)                       # rows leave, move or multiply
+    logits = stepper.prefill(ids, state)                     # the prompt is read once: rows V
+    state.select(rows, sources=True)                         # rows leave, move or multiply
+    logits = stepper.step(tokens, state)                     # then the new tokens alone
 
-Legend: L tokens so far (of a decoder: the prompt and what came after), V vocabulary.
+Nothing in a step waits for the device.
+
+Legend: L tokens of the prompt, N new ones, V vocabulary.
 """
 
 from __future__ import annotations
@@ -31,28 +34,41 @@ class State:
     mask: Tensor | None  # of the source, or of a decoder's prompt; True = a real token
     memory: Tensor | None = None  # the encoder's output
     skip: int = 0  # columns at the left that are padding in every row
+    read: Tensor | None = None  # without a cache: what was read so far
 
     def select(self, rows: Tensor, *, sources: bool) -> None:
         """Keep, repeat and reorder rows; `sources` unless each stays with its own source."""
         if self.cache is not None:
             self.cache.select(rows, cross=sources)
+        if self.read is not None:
+            self.read = self.read.index_select(0, rows)
         if sources:
             self.mask = None if self.mask is None else self.mask.index_select(0, rows)
             self.memory = None if self.memory is None else self.memory.index_select(0, rows)
+
+    def unread(self, tokens: Tensor) -> Tensor:
+        """What the model must read for these new tokens: all that there is, without a cache."""
+        if self.cache is not None:
+            return tokens
+        self.read = tokens if self.read is None else torch.cat([self.read, tokens], dim=1)
+        return self.read
 
 
 class Stepper(Protocol):
     """What a search asks of a model."""
 
     def open(self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True) -> State:
-        """The state before the first step."""
+        """The state before anything is read."""
 
-    def step(self, ids: Tensor, state: State) -> Tensor:
-        """The logits of the token after `ids` (rows L → rows V), in at least fp32."""
+    def prefill(self, ids: Tensor, state: State) -> Tensor:
+        """Read the prompt (rows L): the logits of what follows (rows V), in at least fp32."""
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Read the new tokens (rows N) alone: the logits of what follows (rows V)."""
 
 
 class EncoderDecoderStepper:
-    """The source is encoded once; `ids` are the decoder's, from its start token on."""
+    """The source is encoded once; the prompt is the decoder's, from its start token on."""
 
     def __init__(self, model: EncoderDecoderModel, dtype: torch.dtype | None = None) -> None:
         self.model, self.dtype = model, dtype
@@ -61,19 +77,20 @@ class EncoderDecoderStepper:
         """Encode; a mask that keeps everything is none."""
         mask = _some(mask)
         memory = self.model.encode(input_ids, mask, dtype=self.dtype)
-        return State(self._cache() if use_cache else None, mask, memory)
+        return State(self.model.new_cache() if use_cache else None, mask, memory)
 
-    def step(self, ids: Tensor, state: State) -> Tensor:
-        """Only what the cache has not seen is computed."""
-        cache = self._cache() if state.cache is None else state.cache
-        new = ids[:, cache.length :]
+    def prefill(self, ids: Tensor, state: State) -> Tensor:
+        """The first step is like any other."""
+        return self.step(ids, state)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Tokens that the cache has not seen."""
+        new = state.unread(tokens)
+        cache = self.model.new_cache() if state.cache is None else state.cache
         logits = self.model.step(new, cache, state.memory, state.mask, dtype=self.dtype)
         if state.cache is not None:
             state.memory = None  # the cache has its keys and values
         return widen(logits)
-
-    def _cache(self) -> Cache:
-        return self.model.new_cache()
 
 
 class DecoderStepper:
@@ -83,24 +100,29 @@ class DecoderStepper:
         self.model, self.dtype = model, dtype
 
     def open(self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True) -> State:
-        """Nothing is computed yet: the first step reads the prompt."""
+        """Nothing is computed yet: `prefill` reads the prompt."""
         skip = padding_columns(mask)
         mask = None if mask is None else _some(mask[:, skip:])
-        return State(self._cache() if use_cache else None, mask, skip=skip)
+        return State(self.model.new_cache() if use_cache else None, mask, skip=skip)
 
-    def step(self, ids: Tensor, state: State) -> Tensor:
-        """Only what the cache has not seen is computed."""
-        cache = self._cache() if state.cache is None else state.cache
-        ids, mask, where = ids[:, state.skip :], state.mask, None
-        if mask is not None:  # what is said is never padding
-            mask = F.pad(mask, (0, ids.shape[1] - mask.shape[1]), value=True)
+    def prefill(self, ids: Tensor, state: State) -> Tensor:
+        """Columns that are padding in every row are not read."""
+        return self._read(ids[:, state.skip :], state)
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """What is said is never padding."""
+        if state.mask is not None:
+            state.mask = F.pad(state.mask, (0, tokens.shape[1]), value=True)
+        return self._read(tokens, state)
+
+    def _read(self, tokens: Tensor, state: State) -> Tensor:
+        new, where = state.unread(tokens), None
+        cache = self.model.new_cache() if state.cache is None else state.cache
+        if state.mask is not None:
             # As in transformers' generate: only what is kept has a number, whatever the position.
-            where = mask.long().cumsum(1).sub(1).clamp_min(0)[:, cache.length :]
-        new = ids[:, cache.length :]
-        return widen(self.model.step(new, cache, mask, position_ids=where, dtype=self.dtype))
-
-    def _cache(self) -> Cache:
-        return self.model.new_cache()
+            where = state.mask.cumsum(1)[:, -new.shape[1] :].sub(1).clamp_min(0)
+        logits = self.model.step(new, cache, state.mask, position_ids=where, dtype=self.dtype)
+        return widen(logits)
 
 
 def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:

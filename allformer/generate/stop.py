@@ -42,6 +42,11 @@ class Stop:
             self.reach = max(map(len, self.strings))
         self.deadline = None if max_time is None else time.monotonic() + max_time
 
+    @property
+    def needs_host(self) -> bool:
+        """Whether it can only be said by looking at the tokens, or at the clock."""
+        return self.spelling is not None or self.deadline is not None
+
     def __call__(self, ids: Tensor) -> Tensor:
         """rows L → rows, True where the last token ends the sequence."""
         last = ids[:, -1]

@@ -89,7 +89,7 @@ def epsilon(scores: Tensor, least: float | Tensor, keep: int) -> Tensor:
 def eta(scores: Tensor, least: float, keep: int) -> Tensor:
     """The same, with a bound that sinks where the entropy is high: min(ε, √ε · e^−H)."""
     entropy = _drawn(scores).entropy()[:, None]
-    bound = torch.tensor(least, device=scores.device)
+    bound = torch.full((), least, device=scores.device)  # made there: nothing is waited for
     return epsilon(scores, torch.minimum(bound, bound.sqrt() * (-entropy).exp()), keep)
 
 

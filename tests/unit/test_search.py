@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from allformer.config import LMHead, Tokens
 from allformer.core.model import EncoderDecoderModel
 from allformer.errors import ConfigError
+from allformer.generate import rows
 from allformer.generate import search as module
 from allformer.generate.beams import search_beams
 from allformer.generate.search import Found, search
@@ -222,18 +223,25 @@ def test_the_cache_spares_the_tokens_already_read(monkeypatch):
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_rows_that_are_done_are_no_longer_computed(beams, monkeypatch):
+def test_rows_that_are_done_run_on_until_they_are_many(beams, monkeypatch):
     net = model("modern")
-    rows = steps_of(net, monkeypatch)
+    steps = steps_of(net, monkeypatch)
     ids, mask = sources()
-    found = search(net, ids, mask, max_new_tokens=LIMIT, num_beams=beams, early_stopping=True)
-    assert rows.pop(0) == len(ids), "the start is read once for all beams"
-    assert rows[0] <= len(ids) * beams
-    assert rows == sorted(rows, reverse=True)
-    assert len(set(rows)) >= 4
-    if beams == 1:
-        ends = [len(spoken(found, row)) for row in range(len(ids))]
-        assert rows == [sum(end >= step for end in ends) for step in range(2, max(ends) + 1)]
+    settings = {"max_new_tokens": LIMIT, "num_beams": beams, "early_stopping": True}
+    small = search(net, ids, mask, **settings)
+    assert steps.pop(0) == len(ids), "the start is read once for all beams"
+    assert set(steps) == {len(ids) * beams}, "a small batch stays together"
+    before = len(steps)
+
+    steps.clear()
+    monkeypatch.setattr(rows, "FEW", 2)
+    same(search(net, ids, mask, **settings), small)
+    assert len(steps) == before + 1
+    sizes = list(dict.fromkeys(steps[1:]))
+    assert steps[1:] == sorted(steps[1:], reverse=True)
+    assert len(sizes) >= 3
+    for more, fewer in pairwise(sizes):
+        assert fewer <= (1 - rows.IDLE) * more, "not one by one"
 
 
 @pytest.mark.parametrize("beams", [1, 3])
