@@ -19,6 +19,7 @@ import torch
 from allformer.checkpoint.account import renamed
 from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.older_run import older_generation
 from allformer.checkpoint.transfer import load_weights, own_names, own_state
 from allformer.config import from_dict
 from allformer.core.model import AnyModel, build
@@ -62,6 +63,8 @@ def load(
     model.fates = load_weights(model, ops, files, device=device, dtype=dtype)
     if (directory / GENERATION).is_file():
         model.generation = read_json(directory / GENERATION)
+    elif "is" in raw:
+        model.generation = older_generation(directory, model.config)
     return model.eval()
 
 

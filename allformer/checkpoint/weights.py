@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from allformer.checkpoint.shards import Outgoing, write_file
 from allformer.checkpoint.transfer import own_state
 from allformer.errors import CheckpointError
 
@@ -20,11 +21,13 @@ def save_weights(model: nn.Module, path: Path) -> None:
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write named tensors to `path` through a temporary neighbour."""
-    from safetensors.torch import save_file
-
+    out = [Outgoing(name, x.contiguous(), tuple(x.shape), x.dtype) for name, x in tensors.items()]
     part = path.with_name(path.name + ".part")
-    save_file({name: x.contiguous().cpu() for name, x in tensors.items()}, part)
-    os.replace(part, path)
+    try:
+        write_file(part, out)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -65,8 +65,8 @@ class EncodedPairs:
         sources, targets = _Growing(dtype), _Growing(dtype)
         dropped = longest = 0
         for chunk in chunks(pairs, _CHUNK):
-            source = tokenizer.encode_batch([pair[0] for pair in chunk])
-            target = tokenizer.encode_batch([pair[1] for pair in chunk])
+            source = tokenizer.encode_batch([p[0] for p in chunk], add_special_tokens=False)
+            target = tokenizer.encode_batch([p[1] for p in chunk], add_special_tokens=False)
             lengths = [max(len(s), len(t)) for s, t in zip(source, target, strict=True)]
             longest = max(longest, *lengths)
             keep = [max_length is None or length <= max_length for length in lengths]

@@ -14,7 +14,7 @@ from allformer.core.model import DecoderOnlyModel
 from allformer.generate.checks import as_tuple
 from allformer.generate.generate import own_options
 from allformer.generate.options import GenerationConfig, settle
-from allformer.tasks.batching import check_lengths, encode, feed
+from allformer.tasks.batching import check_lengths, encode, excerpt, feed
 from allformer.tasks.pipeline import Pipeline
 from allformer.text.batch import Batch
 from allformer.text.tokenizer import Tokenizer
@@ -45,8 +45,9 @@ def write(
     """What the model writes for each text, `num_return_sequences` of them.
 
     `said` is what the checkpoint says of the task. `most(tokens)` is how many tokens may follow a
-    text of so many, where neither caller nor checkpoint says; `special=False` when the special
-    tokens are in the texts already; `whole` warns of a text that has no end.
+    text of so many, where neither caller nor checkpoint says: of an encoder-decoder each text has
+    its own limit, whatever its neighbours. `special=False` when the special tokens are in the texts
+    already; `whole` warns of a text that has no end.
     """
     decoder = isinstance(pipeline.model, DecoderOnlyModel)
     batch = _encode(pipeline, texts, decoder, special, truncate)
@@ -77,10 +78,11 @@ def write(
     )
     for rows, inputs in batches:
         width = inputs["input_ids"].shape[1]
-        ids = pipeline.model.generate(
-            **inputs, **fixed, **options | _limit(pipeline, g, most, width)
-        )
+        limits = _limits(pipeline, g, most, inputs["attention_mask"].sum(1).tolist(), width)
+        ids = pipeline.model.generate(**inputs, **fixed, **options | limits)
         written = ids[:, max(1, width) if decoder else 1 :].tolist()
+        if "limits" in limits:  # what follows is filler, which may look like an end
+            written = [row[: limits["limits"][n // back]] for n, row in enumerate(written)]
         cut += sum(not _ended(g, row) for row in written)
         prompts = [batch_row(batch, row) if decoder else [] for row in rows]
         for n, new in enumerate(written):
@@ -104,23 +106,51 @@ def _encode(
     pipeline: Pipeline, texts: Sequence[str], decoder: bool, special: bool, truncate: bool
 ) -> Batch:
     if not decoder:
-        return encode(pipeline, texts, limit=pipeline.positions, truncate=truncate)
+        batch = encode(pipeline, texts, limit=pipeline.trained, truncate=truncate)
+        _warn_unknown(pipeline, batch, texts)
+        return batch
     batch = pipeline.tokenizer(texts, padding_side="left", add_special_tokens=special)
     check_lengths(batch, texts, pipeline.positions, pipeline, "shorten it")
     return batch
 
 
-def _limit(
-    pipeline: Pipeline, g: GenerationConfig, most: Callable[[int], int], width: int
-) -> dict[str, int]:
-    """How many new tokens, where nobody has said."""
+def _warn_unknown(pipeline: Pipeline, batch: Batch, texts: Sequence[str]) -> None:
+    """A text of pieces that the vocabulary lacks cannot be read: what is written is made up."""
+    unknown = pipeline.tokenizer.special_ids.get("unk")
+    around = len(pipeline.tokenizer.encode(""))
+    if unknown is None:
+        return
+    kept = batch["attention_mask"]
+    lost = ((batch["input_ids"] == unknown) & kept.bool()).sum(1)
+    rows = (2 * lost > kept.sum(1) - around).nonzero().flatten().tolist()
+    rows = [row for row in rows if lost[row]]
+    if rows:
+        some = "1 text is" if len(rows) == 1 else f"{len(rows)} texts are"
+        warnings.warn(
+            f"{some} mostly pieces that the vocabulary lacks, the first: "
+            f"{excerpt(texts[batch.texts[rows[0]]])}; is it the language that this was trained on?",
+            stacklevel=6,
+        )
+
+
+def _limits(
+    pipeline: Pipeline,
+    g: GenerationConfig,
+    most: Callable[[int], int],
+    lengths: list[int],
+    width: int,
+) -> dict[str, Any]:
+    """How many new tokens in all and for each row, where nobody has said."""
     if g.max_new_tokens is not None or g.max_length is not None:
         return {}
-    limit, position = most(width), pipeline.model.config.decoder.position  # type: ignore[union-attr]
+    position = pipeline.model.config.decoder.position  # type: ignore[union-attr]
+    decoder = isinstance(pipeline.model, DecoderOnlyModel)
+    room = None
     if isinstance(position, Learned):  # the last token is said, not read
-        prompt = max(1, width) if isinstance(pipeline.model, DecoderOnlyModel) else 1
-        limit = max(1, min(limit, position.length - prompt + 1))
-    return {"max_new_tokens": limit}
+        room = max(1, position.length - (max(1, width) if decoder else 1) + 1)
+    rows = [most(width)] if decoder else [most(length) for length in lengths]
+    rows = rows if room is None else [min(limit, room) for limit in rows]
+    return {"max_new_tokens": max(rows)} | ({} if decoder else {"limits": rows})
 
 
 def _ended(g: GenerationConfig, row: list[int]) -> bool:

@@ -11,14 +11,21 @@ from allformer.data.parallel import Corpus, Pair, directory_splits, hold_out, op
 from allformer.errors import DataError
 from allformer.train.recipe import DataRecipe
 
+_MOST_HELD_OUT = 1000
+
 
 def open_data(data: DataRecipe, corpus: Corpus | None = None) -> Corpus:
     """Train, validation and test pairs; a missing validation split is held out of train."""
     corpus = corpus or _open(data)
     if corpus.validation is None:
-        train, validation = hold_out(corpus.train, data.hold_out)
+        train, validation = hold_out(corpus.train, data.hold_out or _share(corpus.train))
         corpus = replace(corpus, train=train, validation=validation)
     return corpus
+
+
+def _share(pairs: Iterable[Pair]) -> int:
+    """One sentence in twenty is enough to validate on, and a thousand always are."""
+    return max(1, min(_MOST_HELD_OUT, sum(1 for _ in pairs) // 20))
 
 
 def open_split(data: DataRecipe, split: str, *, new: bool = False) -> Iterable[Pair]:

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from allformer.core.layout import Layout
-from allformer.core.model import EncoderDecoderModel
-from allformer.train.batch import Batch
+from allformer.train.batch import Batch, mapped, tensors, uncounted
+from allformer.train.objectives.objective import Objective
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -48,8 +47,8 @@ class Result:
 class Stepper:
     """Owns the optimiser: `stepper(batches, rate)` does one step on a list of micro-batches."""
 
-    def __init__(self, model: EncoderDecoderModel, settings: StepSettings) -> None:
-        self.model, self.settings = model, settings
+    def __init__(self, model: Any, objective: Objective[Any, Any], settings: StepSettings) -> None:
+        self.model, self.objective, self.settings = model, objective, settings
         device = model.device
         self.on_gpu = device.type == "cuda"
         self.rate = torch.zeros((), device=device) if self.on_gpu else None
@@ -83,7 +82,7 @@ class Stepper:
         compute = self._loss or self.plain_loss
         losses, nlls = [], []
         for batch in batches:
-            loss, nll = compute(*batch[:-1])
+            loss, nll = compute(uncounted(batch))
             scaled = loss * weight.to(loss.dtype)
             torch.autograd.backward(scaled if self.scaler is None else self.scaler.scale(scaled))
             losses.append(loss.detach())
@@ -110,21 +109,10 @@ class Stepper:
         optimizer.step()
         return norm
 
-    def plain_loss(
-        self,
-        source: Tensor,
-        source_layout: Layout,
-        target: Tensor,
-        target_layout: Layout,
-        labels: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        return self.model.loss(
-            (source, source_layout),
-            (target, target_layout),
-            labels,
-            smoothing=self.settings.smoothing,
-            dtype=self.dtype,
-        )
+    def plain_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The objective's, not compiled."""
+        smoothing = self.settings.smoothing
+        return self.objective.loss(self.model, batch, smoothing=smoothing, dtype=self.dtype)
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore optimiser and loss scale from a checkpoint's state."""
@@ -153,7 +141,7 @@ class _Graph:
 
     def __init__(self, stepper: Stepper, batch: Batch) -> None:
         self.stepper = stepper
-        self.batch = batch.map(lambda x: x.to(stepper.model.device, copy=True))
+        self.batch = mapped(batch, lambda x: x.to(stepper.model.device, copy=True))
         self.weight = torch.zeros((), device=stepper.model.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.plain_left = self._WARMUP
@@ -161,7 +149,7 @@ class _Graph:
         self.stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, batch: Batch, tokens: int) -> Result:
-        for mine, new in zip(self.batch.tensors(), batch.tensors(), strict=True):
+        for mine, new in zip(tensors(self.batch), tensors(batch), strict=True):
             mine.copy_(new, non_blocking=True)
         self.weight.fill_(1.0 / tokens)
         if self.plain_left:

@@ -130,7 +130,7 @@ def test_resume_goes_on_where_a_longer_recipe_wants_it(allformer, run):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["translate", "nowhere", "x"], ["nowhere", "config.json"]),
+        (["translate", "nowhere", "x"], ["nowhere", "no directory"]),
         (["evaluate", "nowhere"], ["nowhere"]),
         (["train"], ["--data", "phrasebook"]),
         (["train", "nowhere.yaml"], ["nowhere.yaml"]),

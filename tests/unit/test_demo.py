@@ -12,7 +12,8 @@ from allformer.demo import RECIPE, demo
 from allformer.errors import CheckpointError
 
 QUICK = ("train.steps=3", "train.save_every=2", "model.dim=16", "tokenizer.vocab=500")
-pytestmark = pytest.mark.filterwarnings("ignore:line")  # a model of three steps finds no end
+# A model of three steps finds no end.
+pytestmark = pytest.mark.filterwarnings("ignore:no end was reached")
 
 
 @pytest.fixture(autouse=True)
