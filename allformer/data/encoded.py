@@ -32,6 +32,13 @@ class Rows:
     def __getitem__(self, i: int) -> Ids:
         return self.ids[self.starts[i] : self.starts[i] + self.lengths[i]]
 
+    @classmethod
+    def from_lists(cls, rows: Iterable[list[int]]) -> Rows:
+        """`Rows.from_lists(tokenizer.encode_batch(lines))`."""
+        growing = _Growing(np.dtype(np.int32))
+        growing.add(rows)
+        return growing.rows()
+
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:

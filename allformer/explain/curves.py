@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from allformer import config
 from allformer.explain.charts import Chart, Points, Series, line_chart, rows_to_points, smooth, thin
 from allformer.explain.words import Pair, sentences, word
 
@@ -36,13 +37,23 @@ def charts(history: Rows) -> dict[str, Chart]:
     return found
 
 
-def about_loss(history: Rows, vocab: int) -> Pair:
+def about_loss(history: Rows, model: config.EncoderDecoder) -> Pair:
     """What to know when reading the loss."""
+    vocab = model.decoder.source.vocab
     uniform = f"ln {vocab:,} = {math.log(vocab):.2f}"
-    told = [word("curves.intro", vocab=f"{vocab:,}", uniform=uniform), word("curves.dropout")]
+    told = [word("curves.intro", vocab=f"{vocab:,}", uniform=uniform)]
+    if _has_dropout(model):
+        told.append(word("curves.dropout"))
     if not rows_to_points(history, "nll"):
         told.append(word("curves.smoothing"))
     return sentences(*told)
+
+
+def _has_dropout(model: config.EncoderDecoder) -> bool:
+    parts: list[Any] = [model.encoder, model.decoder]
+    for block in (*model.encoder.blocks, *model.decoder.blocks):
+        parts += [block, block.attention, block.cross, block.feed]
+    return any(part is not None and part.dropout for part in parts)
 
 
 def _loss(history: Rows) -> list[Series]:

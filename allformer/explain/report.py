@@ -75,7 +75,7 @@ def write_report(
         "lead": spans(headline.lead(model.config, facts)),
         "cards": headline.cards(parameters, history, scores, facts),
         "samples": sample_list(samples),
-        **_curves(history, plots, model.config.decoder.source.vocab),
+        **_curves(history, plots, model.config),
         "attention": _attention(maps),
         "space": _space(maps),
         "positions": _paragraphs(about_positions(model.config)),
@@ -130,13 +130,13 @@ def _paragraphs(pairs: Sequence[Pair]) -> str:
 
 
 def _curves(
-    history: Sequence[Mapping[str, Any]], plots: Mapping[str, Any], vocab: int
+    history: Sequence[Mapping[str, Any]], plots: Mapping[str, Any], model: config.EncoderDecoder
 ) -> dict[str, str]:
     if not plots:
         return {"loss": _paragraphs([word("curves.none")]), "small": "", "about_loss": ""}
     small = "".join(chart.html for name, chart in plots.items() if name != "loss")
     loss = plots["loss"].html if "loss" in plots else ""
-    about = _paragraphs([curves.about_loss(history, vocab)])
+    about = _paragraphs([curves.about_loss(history, model)])
     hint = f'<p class="note hint" hidden>{spans(word("curves.hover"))}</p>'
     return {"loss": loss, "small": small + hint, "about_loss": about if loss else ""}
 

@@ -86,7 +86,7 @@ class Stepper:
             scaled = loss * weight.to(loss.dtype)
             torch.autograd.backward(scaled if self.scaler is None else self.scaler.scale(scaled))
             losses.append(loss.detach())
-            nlls.append(nll)
+            nlls.append(nll.detach())
         norm = self._update()
         return Result(torch.stack(losses).sum(), torch.stack(nlls).sum(), norm, tokens)
 
