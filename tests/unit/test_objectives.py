@@ -22,13 +22,25 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "training.md"
 
 
+def example(page: Path) -> str:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    return code
+
+
 @pytest.fixture(scope="module")
 def documented() -> dict[str, object]:
     """The example of the page, run as it stands there."""
-    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     names: dict[str, object] = {}
-    exec(compile(code, PAGE.name, "exec"), names)
+    exec(compile(example(PAGE), PAGE.name, "exec"), names)
     return names
+
+
+def test_both_pages_have_the_same_example():
+    plain = [
+        [line.split("  #")[0] for line in example(page).splitlines()]
+        for page in (PAGE, PAGE.with_name("training.zh-CN.md"))
+    ]
+    assert plain[0] == plain[1]
 
 
 def lines() -> list[str]:
