@@ -23,8 +23,9 @@ from allformer.evaluate import evaluate_run
 from allformer.explain.report import Sample, write_report
 from allformer.tasks.pipeline import run_pipeline
 from allformer.train.corpora import open_data
+from allformer.train.lock import only_one
 from allformer.train.loop import TrainResult, train
-from allformer.train.outputs import check_directory
+from allformer.train.outputs import check_directory, told
 from allformer.train.recipe import Recipe, make_recipe
 from allformer.version import __version__
 
@@ -71,10 +72,16 @@ def demo(
     say: Callable[[str], None] = print,
 ) -> DemoResult:
     """Train English → Chinese on the built-in phrasebook, test on unseen pairs, write a report."""
-    begin, out = time.monotonic(), Path(out)
+    out = Path(out)
     recipe = make_recipe(json.loads(json.dumps(RECIPE)), overrides)
     check_directory(out)
-    _make_room(out)
+    with told(out, "give another --out"):
+        _make_room(out)
+        return _demo(recipe, out, device, say)
+
+
+def _demo(recipe: Recipe, out: Path, device: str, say: Callable[[str], None]) -> DemoResult:
+    begin = time.monotonic()
     say("making the phrasebook: a grammar writes sentence pairs in English and Chinese")
     corpus = open_data(recipe.data)
     result = train(recipe, out, device=device, corpus=corpus)
@@ -104,7 +111,8 @@ def _make_room(out: Path) -> None:
     recipe = out / "recipe.yaml"
     if not (recipe.is_file() and "name: demo" in recipe.read_text(encoding="utf-8")):
         raise CheckpointError(f"{out} holds something else than a demo; give another --out")
-    shutil.rmtree(out)
+    with only_one(out):  # not while it is being trained
+        shutil.rmtree(out)
 
 
 def _size(pairs: Any) -> int:

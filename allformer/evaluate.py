@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from allformer.data.encoded import EncodedPairs
+from allformer.data.encoded import EncodedPairs, chunks
 from allformer.errors import TaskError
 from allformer.generate.evaluate import score_translations
 from allformer.tasks.pipeline import Pipeline
@@ -15,6 +15,8 @@ from allformer.tasks.verbs import need
 from allformer.tasks.writing import settings
 from allformer.train.objectives.seq2seq import Seq2Seq
 from allformer.train.validate import validate
+
+_CHUNK = 1024  # sentences encoded together
 
 
 def evaluate_run(
@@ -36,7 +38,9 @@ def evaluate_run(
     """
     check_run(pipeline)
     pairs = list(pairs)
-    outputs = translate(pipeline, [source for source, _ in pairs], truncate=True, **options)
+    outputs: list[str] = []
+    for chunk in chunks(pairs, _CHUNK):
+        outputs += translate(pipeline, [source for source, _ in chunk], truncate=True, **options)
     references = [target for _, target in pairs]
     scores = score_translations(outputs, references, language, lowercase=lowercase)
     encoded = EncodedPairs.from_pairs(pairs, pipeline.tokenizer)

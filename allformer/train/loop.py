@@ -41,7 +41,7 @@ from allformer.train.schedule import learning_rate
 from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
 from allformer.train.step import DTYPES, Result, Stepper, StepSettings
 from allformer.train.stream import Place, micro_batches, prefetch
-from allformer.train.threads import fitting_threads
+from allformer.train.threads import pick_threads, threads
 from allformer.train.validate import validate
 
 RECIPE = "recipe.yaml"
@@ -98,8 +98,7 @@ def train(
         run.mkdir(parents=True, exist_ok=True)
         with only_one(run):
             job = _Job(objective, run, place, resume, allow_changed_data, compile)
-            tokens, size = recipe.train.batch_tokens, job.parameters
-            with fitting_threads(tokens, size, place) as said:
+            with threads(job.threads, place) as said:
                 return job.go(said)
 
 
@@ -140,6 +139,10 @@ class _Job:
             state = load_state(run, self.model, self.stepper, _say)
             self.step, self.seconds = state["step"], state["seconds"]
             self.place = Place(*state["place"])
+        # The same number after a resume: sums are cut among threads, and rounded accordingly.
+        tokens = recipe.train.batch_tokens
+        kept = state.get("threads") if resume else None
+        self.threads: int = kept or pick_threads(tokens, self.parameters)
         self._write_beginning(resume)
         self.metrics = Metrics(run, self.step)
 
@@ -178,15 +181,15 @@ class _Job:
 
     # --- running --------------------------------------------------------------------------------
 
-    def go(self, threads: str = "") -> TrainResult:
+    def go(self, about_threads: str = "") -> TrainResult:
         """Train to the end, or to an interrupt."""
         settings = self.recipe.train
         self.say(
             f"model: {self.parameters:,} parameters, {self.precision} on {self.device.type}"
             + (", compiled" if self.compile else "")
         )
-        if threads:
-            self.say(threads)
+        if about_threads:
+            self.say(about_threads)
         source = prefetch(self._batches())
         progress = Progress(settings.steps, self.step)
         self.clock = Clock(self.seconds)
@@ -304,7 +307,7 @@ class _Job:
 
     def _save(self) -> None:
         place = dataclasses.astuple(self.place)
-        extra = {"place": place, "seconds": self.seconds}
+        extra = {"place": place, "seconds": self.seconds, "threads": self.threads}
         settings = self.recipe.train
         keep, every = settings.average, settings.save_every
         with self.clock.paused():

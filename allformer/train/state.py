@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from allformer.checkpoint.hashes import sha256
-from allformer.checkpoint.weights import load_weights, read_tensors, save_weights
+from allformer.checkpoint.weights import put_weights, read_tensors, save_weights
 from allformer.errors import CheckpointError, TrainingError
 from allformer.train.step import Stepper
 
@@ -125,10 +126,11 @@ def load_state(
         )
     for checkpoint in reversed(found):
         try:
-            state = _read(checkpoint, model)
+            tensors, state = _read(checkpoint, model.device)
         except CheckpointError as error:
             set_aside(checkpoint, str(error), say)
             continue
+        put_weights(model, tensors, str(checkpoint / WEIGHTS))  # another model is no damage
         stepper.load(state)
         torch.set_rng_state(state["rng"].cpu())
         if stepper.on_gpu and state["cuda_rng"] is not None:
@@ -147,16 +149,12 @@ def set_aside(checkpoint: Path, why: str, say: Callable[[str], None]) -> None:
     say(f"{checkpoint.name} is damaged ({why}); it is set aside as {aside.name}")
 
 
-def _read(checkpoint: Path, model: Any) -> dict[str, Any]:
-    """Check and read it whole before the model is touched."""
+def _read(checkpoint: Path, device: torch.device) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights and state, read whole before anything is touched."""
     if found := damage(checkpoint):
         raise CheckpointError(found)
     try:
-        state: dict[str, Any] = torch.load(
-            checkpoint / STATE, map_location=model.device, weights_only=True
-        )
+        state = torch.load(checkpoint / STATE, map_location=device, weights_only=True)
     except Exception as error:  # whatever pickle and zip say of such bytes
         raise CheckpointError(f"{STATE} cannot be read ({type(error).__name__})") from None
-    read_tensors(checkpoint / WEIGHTS)
-    load_weights(model, checkpoint / WEIGHTS)
-    return state
+    return read_tensors(checkpoint / WEIGHTS), state

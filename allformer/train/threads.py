@@ -9,26 +9,32 @@ from contextlib import contextmanager
 import torch
 
 # Tokens × parameters of a micro-batch that keep one thread busy. Below, threads wait for each
-# other more than they work, and on a busy machine for other programs too.
+# other more than they work.
 WORK = 2 * 10**8
 
 
-@contextmanager
-def fitting_threads(tokens: int, parameters: int, device: torch.device) -> Iterator[str]:
-    """Set torch's threads for steps of that size while inside; gives what to say of it.
+def pick_threads(tokens: int, parameters: int) -> int:
+    """As many as the work keeps busy and other programs leave free; OMP_NUM_THREADS wins."""
+    most = torch.get_num_threads()
+    if "OMP_NUM_THREADS" in os.environ:
+        return most
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    # Threads meet several times in each layer: one that has to wait for a core holds up all.
+    return max(1, min(most, -(-tokens * parameters // WORK), most - round(load)))
 
-    OMP_NUM_THREADS wins, where it is set.
-    """
+
+@contextmanager
+def threads(count: int, device: torch.device) -> Iterator[str]:
+    """Let torch have that many on a CPU while inside; gives what to say of it."""
     before = torch.get_num_threads()
-    wanted = max(1, min(before, -(-tokens * parameters // WORK)))
-    if device.type != "cpu" or wanted == before or "OMP_NUM_THREADS" in os.environ:
+    if device.type != "cpu" or count == before:
         yield ""
         return
-    torch.set_num_threads(wanted)
+    torch.set_num_threads(count)
     try:
         yield (
-            f"threads: {wanted} of {before}, as a step is little work; OMP_NUM_THREADS={before} "
-            f"takes all"
+            f"threads: {count} of {before}, which is what the work keeps busy and other programs "
+            f"leave free; OMP_NUM_THREADS says otherwise"
         )
     finally:
         torch.set_num_threads(before)

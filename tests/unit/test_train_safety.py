@@ -24,7 +24,7 @@ from allformer.train.metrics import Metrics, read_metrics
 from allformer.train.outputs import check_directory, check_file
 from allformer.train.recipe import DataRecipe, make_recipe, read_recipe
 from allformer.train.state import checkpoints
-from allformer.train.threads import fitting_threads
+from allformer.train.threads import pick_threads, threads
 from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
     data,
     same_weights,
@@ -177,6 +177,14 @@ def test_when_all_checkpoints_are_damaged_nothing_is_lost_and_it_says_so(run):
     with pytest.raises(CheckpointError, match="all 2 checkpoints are damaged and set aside"):
         train(None, run, device="cpu", resume=True)
     assert len(list((run / "checkpoints").glob("*.damaged"))) == 2
+
+
+def test_a_model_that_does_not_fit_is_no_damage(run):
+    recipe = run / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("dim: 32", "dim: 16"))
+    with pytest.raises(CheckpointError, match=r"step-00000010/model\.safetensors does not fit"):
+        train(None, run, device="cpu", resume=True)
+    assert [path.name for path in checkpoints(run)] == ["step-00000005", "step-00000010"]
 
 
 def test_a_checkpoint_from_before_there_were_checksums_counts(tmp_path, capfd):
@@ -363,20 +371,28 @@ def test_a_run_that_learns_does_not_say_that_it_diverged(data, tmp_path, capfd):
     assert "diverged" not in capfd.readouterr().err
 
 
-def test_little_work_gets_few_threads_and_says_so(monkeypatch):
+@pytest.mark.parametrize(
+    ("work", "load", "count"),
+    [
+        ((1000, 20_000), 0.0, 1),  # little work
+        ((4096, 60_000_000), 0.0, 4),
+        ((4096, 60_000_000), 1.2, 3),  # a busy machine
+        ((4096, 60_000_000), 19.0, 1),
+    ],
+)
+def test_threads_are_what_the_work_and_the_machine_allow(work, load, count, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    cpu, before = torch.device("cpu"), torch.get_num_threads()
+    monkeypatch.setattr("allformer.train.threads.os.getloadavg", lambda: (load, 0.0, 0.0))
+    before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        with fitting_threads(1000, 20_000, cpu) as said:
-            assert torch.get_num_threads() == 1
-            assert said.startswith("threads: 1 of 4, as a step is little work; OMP_NUM_THREADS=4")
+        assert pick_threads(*work) == count
+        with threads(count, torch.device("cpu")) as said:
+            assert torch.get_num_threads() == count
+            assert said.startswith(f"threads: {count} of 4, which is" if count < 4 else "")
         assert torch.get_num_threads() == 4
-        with fitting_threads(4096, 60_000_000, cpu) as said:
-            assert (torch.get_num_threads(), said) == (4, "")
         monkeypatch.setenv("OMP_NUM_THREADS", "4")
-        with fitting_threads(1000, 20_000, cpu) as said:
-            assert (torch.get_num_threads(), said) == (4, "")
+        assert pick_threads(*work) == 4
     finally:
         torch.set_num_threads(before)
 
