@@ -21,13 +21,15 @@ def only_one(run: Path) -> Iterator[None]:
     with open(run / ".lock", "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.seek(0)
             other = file.read().strip() or "unknown"
             raise TrainingError(
                 f"{run} is being trained by another process ({other}); wait for it, stop it, or "
                 f"choose another --out"
             ) from None
+        except OSError:  # a file system without locks
+            pass
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

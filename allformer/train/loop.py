@@ -81,7 +81,12 @@ def train(
     a GPU if there is one; `compile` to True there and False on a CPU. `corpus` is data to take
     instead of what the recipe names.
     """
-    run, place = Path(run), pick_device(device)
+    run, place, overrides = Path(run), pick_device(device), list(overrides)
+    if (overrides or allow_changed_data or recipe is None) and not resume:
+        raise TrainingError(
+            "overrides and allow_changed_data are for resume=True; a new run has a recipe: "
+            "make_recipe(…, overrides)"
+        )
     if resume:
         recipe = resumed_recipe(run / RECIPE, overrides)
     elif checkpoints(run) or (run / "model.safetensors").exists():

@@ -281,6 +281,12 @@ def test_what_a_resumed_run_is_made_of_stays(key, run):
         train(None, run, device="cpu", resume=True, overrides=[key])
 
 
+def test_a_new_run_has_a_recipe_and_no_overrides(data, tmp_path):  # noqa: F811
+    for recipe, overrides in ((None, []), (toy_recipe(data), ["train.steps=3"])):
+        with pytest.raises(TrainingError, match="are for resume=True; a new run has a recipe"):
+            train(recipe, tmp_path / "run", overrides=overrides)
+
+
 def test_five_per_cent_are_held_out_and_a_thousand_at_most():
     def held_out(count: int) -> int:
         pairs = [(f"a {i}", f"b {i}") for i in range(count)]
