@@ -16,12 +16,16 @@ from typing import Any
 
 import torch
 
+from allformer.core.model import EncoderDecoderModel
 from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError
 from allformer.evaluate import evaluate_run
 from allformer.explain.report import Sample, write_report
+from allformer.tasks.pipeline import run_pipeline
 from allformer.train.corpora import open_data
+from allformer.train.lock import only_one
 from allformer.train.loop import TrainResult, train
+from allformer.train.outputs import check_directory, told
 from allformer.train.recipe import Recipe, make_recipe
 from allformer.version import __version__
 
@@ -68,20 +72,30 @@ def demo(
     say: Callable[[str], None] = print,
 ) -> DemoResult:
     """Train English → Chinese on the built-in phrasebook, test on unseen pairs, write a report."""
-    begin, out = time.monotonic(), Path(out)
-    _make_room(out)
+    out = Path(out)
     recipe = make_recipe(json.loads(json.dumps(RECIPE)), overrides)
+    check_directory(out)
+    with told(out, "give another --out"):
+        _make_room(out)
+        return _demo(recipe, out, device, say)
+
+
+def _demo(recipe: Recipe, out: Path, device: str, say: Callable[[str], None]) -> DemoResult:
+    begin = time.monotonic()
     say("making the phrasebook: a grammar writes sentence pairs in English and Chinese")
     corpus = open_data(recipe.data)
     result = train(recipe, out, device=device, corpus=corpus)
+    model = result.run.model
+    assert isinstance(model, EncoderDecoderModel)
     say(f"translating {_size(corpus.test):,} sentences that it has never seen")
-    scores, outputs = evaluate_run(result.run, corpus.test or [], recipe)
+    pipeline = run_pipeline(result.run)
+    scores, outputs = evaluate_run(pipeline, corpus.test or [], recipe.data.target)
     samples = _samples(corpus, outputs)
     (out / "scores.json").write_text(json.dumps(scores, indent=2, ensure_ascii=False) + "\n")
     report = write_report(
         out / "report.html",
-        model=result.run.model,
-        tokenizer=result.run.tokenizer,
+        model=model,
+        tokenizer=result.run.tokenizer.with_specials(),  # the page puts them where it shows them
         history=result.rows,
         scores={name: value for name, value in scores.items() if name != "beams"},
         samples=samples,
@@ -97,7 +111,8 @@ def _make_room(out: Path) -> None:
     recipe = out / "recipe.yaml"
     if not (recipe.is_file() and "name: demo" in recipe.read_text(encoding="utf-8")):
         raise CheckpointError(f"{out} holds something else than a demo; give another --out")
-    shutil.rmtree(out)
+    with only_one(out):  # not while it is being trained
+        shutil.rmtree(out)
 
 
 def _size(pairs: Any) -> int:

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 
 from allformer.checkpoint.run import Run, load_run
+from allformer.core.model import EncoderDecoderModel
 from allformer.errors import AllformerError, ConfigError
 from allformer.evaluate import evaluate_run
 from allformer.explain.report import Sample, write_report
+from allformer.tasks.pipeline import run_pipeline
 from allformer.train.corpora import open_split
 from allformer.train.metrics import read_metrics
 from allformer.train.recipe import Recipe, read_recipe
@@ -59,6 +61,8 @@ def report_run(
     if sentences < 1:
         raise ConfigError(f"sentences={sentences} must be at least 1; try 500")
     run = load_run(path, device)
+    if not isinstance(run.model, EncoderDecoderModel):
+        raise ConfigError(f"{path} is no translator: a report shows runs of objective seq2seq")
     file = run.path / "recipe.yaml"
     recipe = read_recipe(file) if file.is_file() else None
     pairs = _pairs(recipe, split, sentences, say)
@@ -66,11 +70,11 @@ def report_run(
     outputs: list[str] = []
     if recipe is not None and pairs:
         say(f"translating {len(pairs):,} sentences")
-        scores, outputs = evaluate_run(run, pairs, recipe)
+        scores, outputs = evaluate_run(run_pipeline(run), pairs, recipe.data.target)
     page = write_report(
         run.path / "report.html" if out is None else out,
         model=run.model,
-        tokenizer=run.tokenizer,
+        tokenizer=run.tokenizer.with_specials(),  # the page puts them where it shows them
         history=_history(run.path),
         scores={name: value for name, value in scores.items() if name != "beams"},
         samples=_samples(pairs, outputs),

@@ -14,7 +14,7 @@ import allformer as af
 from allformer.config import EncoderDecoder
 from allformer.core.loss import IGNORE
 from allformer.core.position import sinusoid
-from allformer.train.batch import Batch
+from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
 from allformer.train.step import Stepper, StepSettings
 
 Padded = tuple[Tensor, Tensor, Tensor]  # source, what the decoder reads, labels; 0 is padding
@@ -136,16 +136,16 @@ def our_step(config: EncoderDecoder, device: str, precision: str, compiled: bool
     """The step that `allformer train` runs (it clips gradients as well)."""
     torch.manual_seed(0)
     model: Any = af.build(config, device=device).train()
-    stepper = Stepper(model, StepSettings(precision=precision, compile=compiled))
+    stepper = Stepper(model, Seq2Seq(), StepSettings(precision=precision, compile=compiled))
 
-    def step(batch: Batch) -> Tensor:
+    def step(batch: PairBatch) -> Tensor:
         result = stepper([batch], 1e-4)
         return result.loss / result.tokens
 
     return step
 
 
-def to_padded(batch: Batch, multiple: int = 1) -> Padded:
+def to_padded(batch: PairBatch, multiple: int = 1) -> Padded:
     """The same sentences as a grid, its width a multiple of `multiple`."""
     source, target = batch.source_layout, batch.target_layout
     grids = (

@@ -20,17 +20,17 @@ from sides import EVERYWHERE, Marian, TorchTransformer, our_step, peer_step, to_
 
 from allformer.core.layout import Grid
 from allformer.families.original import transformer
-from allformer.train.batch import Batch, collate
+from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
 
 
-def fixed() -> tuple[Any, list[Batch]]:
+def fixed() -> tuple[Any, list[PairBatch]]:
     config = transformer(256, 4, 1024, 3, vocab=8000, **EVERYWHERE)
     grid = Grid(32, 32)
     ids = [[torch.randint(4, 8000, (32, 32)) for _ in range(3)] for _ in range(4)]
-    return config, [Batch(s, grid, t, grid, y, y.numel()) for s, t, y in ids]
+    return config, [PairBatch(s, grid, t, grid, y, y.numel()) for s, t, y in ids]
 
 
-def phrasebook(budget: int, pool: int) -> tuple[Any, list[Batch]]:
+def phrasebook(budget: int, pool: int) -> tuple[Any, list[PairBatch]]:
     from allformer.data.batches import token_batches
     from allformer.data.encoded import EncodedPairs
     from allformer.data.phrasebook import phrasebook as make
@@ -42,7 +42,7 @@ def phrasebook(budget: int, pool: int) -> tuple[Any, list[Batch]]:
     lengths = encoded.source_lengths + 1, encoded.target_lengths + 1
     batches = token_batches(*lengths, budget, seed=0, epoch=0, pool=pool)[:16]
     config = transformer(192, 4, 768, 2, vocab=tokenizer.vocab_size, **EVERYWHERE)
-    return config, [collate(encoded, index, 2, 3) for index in batches]
+    return config, [Seq2Seq().collate(encoded, index) for index in batches]
 
 
 def main() -> None:

@@ -24,7 +24,8 @@ from sides import EVERYWHERE, Step, TorchTransformer, our_step, peer_step, to_pa
 
 from allformer.core.layout import Grid
 from allformer.families.original import transformer
-from allformer.train.batch import Batch, Frame, collate
+from allformer.train.batch import Frame, moved
+from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
 
 VOCAB = 37_000
 
@@ -88,16 +89,16 @@ def kernels(step: Step, batches: Sequence[Any], top: int = 40) -> str:
     return "\n".join(lines)
 
 
-def fixed_batches() -> tuple[list[Any], list[Batch], float]:
+def fixed_batches() -> tuple[list[Any], list[PairBatch], float]:
     ids = [[torch.randint(4, VOCAB, (256, 64), device="cuda") for _ in range(3)] for _ in range(8)]
     grid = Grid(256, 64)
-    ours = [Batch(s, grid, t, grid, y, y.numel()) for s, t, y in ids]
+    ours = [PairBatch(s, grid, t, grid, y, y.numel()) for s, t, y in ids]
     return [tuple(x) for x in ids], ours, 2 * 256 * 64
 
 
 def ragged_batches(
     data: str, source: str, target: str, rows: int
-) -> tuple[list[Any], list[Batch], float]:
+) -> tuple[list[Any], list[PairBatch], float]:
     """Batches of `rows` sentences in random order: as they come, with all their lengths.
 
     The peer's are padded to a multiple of 8, as collators do for the kernels' sake; else its
@@ -120,8 +121,8 @@ def ragged_batches(
     frame = Frame(-(-most // 64) * 64, rows, 128)
     ours, theirs, tokens, cells = [], [], 0, 0
     for index in batches:
-        ours.append(collate(pairs, index, 2, 3, frame).to("cuda"))
-        plain = collate(pairs, index, 2, 3)
+        ours.append(moved(Seq2Seq().collate(pairs, index, frame), "cuda"))
+        plain = Seq2Seq().collate(pairs, index)
         tokens += len(plain.source) + len(plain.target)
         theirs.append(tuple(x.cuda() for x in to_padded(plain, multiple=8)))
         cells += theirs[-1][0].numel() + theirs[-1][1].numel()

@@ -26,6 +26,7 @@ from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.leftovers import CERTIFICATE, remove_leftovers
 from allformer.checkpoint.llama2c import read_llama2c, read_pieces, write_sentencepiece
 from allformer.checkpoint.load import GENERATION, load, read_json
+from allformer.checkpoint.older_run import generation_of, own_tokenizer
 from allformer.checkpoint.save import OWN, save, write_json
 from allformer.checkpoint.transfer import SHARD, own_state
 from allformer.checkpoint.verify import open_with_transformers, verify
@@ -168,26 +169,15 @@ def copy_others(source: Path, target: Path) -> set[str]:
 def open_to_others(source: Path, target: Path, model: AnyModel) -> set[str]:
     """What transformers must know of a model that we trained: its tokens, and how it begins.
 
-    Our translator puts `</s>` after a sentence itself; others expect it from the tokeniser. Gives
-    the names of the files.
+    transformers stops after 20 tokens where nothing says how many. Gives the names of the files.
     """
-    from allformer.text.wrapper import Tokenizer
-
     names = set()
     if (source / "tokenizer.json").is_file():
         names |= {PIPELINE, CONFIG}
-        Tokenizer.load(source).with_specials(after=["</s>"]).save(target)
-    if isinstance(model.config, EncoderDecoder) and model.provenance.generation is None:
-        tokens = model.config.decoder.source
-        said = {
-            "decoder_start_token_id": model.config.start,
-            "bos_token_id": tokens.bos_id,
-            "eos_token_id": tokens.eos_id,
-            "pad_token_id": tokens.pad_id,
-            "suppress_tokens": [tokens.pad_id, tokens.bos_id],  # our search never says these
-            "max_length": 256,
-        }
-        write_json(target / GENERATION, said)
+        own_tokenizer(source, model.config).save(target)
+    if isinstance(model.config, EncoderDecoder):
+        said = model.provenance.generation or generation_of(model.config, beams=1)
+        write_json(target / GENERATION, {"max_length": 256, **said})
         names.add(GENERATION)
     return names
 

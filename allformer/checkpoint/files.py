@@ -7,6 +7,7 @@ files["model.norm.weight"].shape          # nothing is read but the headers
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -77,6 +78,14 @@ def open_tensors(path: str | Path) -> TensorFiles:
                 f"{path / name} is a link to a file that is gone (a cache that was cleaned?); "
                 f"download it again"
             )
+    if (newest := newest_step(path)) is not None:
+        step = int(newest.parent.name.removeprefix("step-"))
+        warnings.warn(
+            f"{path} has no {SINGLE} yet: training has not ended; its newest checkpoint, step "
+            f"{step:,}, is opened",
+            stacklevel=3,
+        )
+        return open_tensors(newest)
     others = sorted(p.name for p in path.iterdir() if p.name.endswith(WEIGHTS))
     if others:
         said = ", ".join(others[:5]) + (" …" if others[5:] else "")
@@ -84,7 +93,18 @@ def open_tensors(path: str | Path) -> TensorFiles:
             f"{path} has none of {', '.join(KNOWN)}, but {said}: give the file that is meant, or "
             f"download the missing index"
         )
+    if (path / "recipe.yaml").is_file():
+        raise CheckpointError(
+            f"{path} has no {SINGLE} and no checkpoint: its training was stopped before the first; "
+            f"remove it and train anew, or let it go on if it runs still"
+        )
     raise CheckpointError(f"{path} holds no weights: it has none of {', '.join(KNOWN)}")
+
+
+def newest_step(run: Path) -> Path | None:
+    """The weights of the newest checkpoint of a run that is still being trained."""
+    found = sorted((run / "checkpoints").glob(f"step-????????/{SINGLE}"))
+    return found[-1] if found else None
 
 
 def _open_file(path: Path) -> TensorFiles:

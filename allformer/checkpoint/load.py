@@ -19,6 +19,7 @@ import torch
 from allformer.checkpoint.account import renamed
 from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.older_run import older_generation
 from allformer.checkpoint.transfer import load_weights, own_map, own_names
 from allformer.config import Model, from_dict
 from allformer.core.model import AnyModel, build
@@ -67,6 +68,8 @@ def load(
     model.provenance.fates, model.provenance.aside = loaded.fates, loaded.aside
     if (directory / GENERATION).is_file():
         model.provenance.generation = read_json(directory / GENERATION)
+    elif "is" in raw:
+        model.provenance.generation = older_generation(directory, model.config)
     return model.eval()
 
 

@@ -1,12 +1,14 @@
-"""A run directory: what training leaves, and all that translating needs.
+"""A run directory: what training leaves. It is a checkpoint like any other.
 
 RUN/
-  config.json        the config tree
-  model.safetensors  the final weights (the mean of the last checkpoints)
-  tokenizer.json     text ↔ ids; with tokenizer_config.json, transformers opens it too
-  recipe.yaml        what was asked for
-  metrics.jsonl      one line a report; loss.png and tensorboard/ show the same
-  checkpoints/       step-00001000/: weights, optimiser, random state, for --resume
+  config.json             the config tree
+  model.safetensors       the final weights (the mean of the last checkpoints)
+  generation_config.json  how it searches: beams, length penalty, what is never said
+  tokenizer.json          text ↔ ids, </s> put after a text; tokenizer_config.json: the longest text
+  recipe.yaml             what was asked for
+  data.json               which data it was, to know it again on --resume
+  metrics.jsonl           one line a report; loss.png and tensorboard/ show the same
+  checkpoints/            step-00001000/: weights, optimiser, random state, checksums, for --resume
 """
 
 from __future__ import annotations
@@ -16,60 +18,58 @@ from pathlib import Path
 
 import torch
 
-from allformer.checkpoint.weights import load_weights, save_weights
-from allformer.config import EncoderDecoder, config_from_json
-from allformer.core.model import EncoderDecoderModel, build
-from allformer.errors import CheckpointError, ConfigError
+from allformer.checkpoint.load import load
+from allformer.checkpoint.older_run import closed, generation_of, own_tokenizer
+from allformer.checkpoint.save import OWN, save
+from allformer.config import EncoderDecoder
+from allformer.core.model import AnyModel
+from allformer.errors import CheckpointError
 from allformer.text.tokenizer import Tokenizer
 
 
 @dataclass
 class Run:
-    """A trained translation model: `run = load_run("runs/multi30k")`."""
+    """A trained model and its tokeniser: `run = load_run("runs/multi30k")`."""
 
     path: Path
-    model: EncoderDecoderModel
+    model: AnyModel
     tokenizer: Tokenizer
 
 
-def save_run(path: Path, model: EncoderDecoderModel, tokenizer: Tokenizer) -> None:
-    """Write config, weights and tokeniser."""
+def save_run(path: Path, model: AnyModel, tokenizer: Tokenizer) -> None:
+    """Write config, weights, tokeniser and generation settings.
+
+    A translator's sources end in `</s>`, by its tokeniser; it searches with four beams unless
+    `model.provenance.generation` says otherwise.
+    """
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(model.config.to_json() + "\n", encoding="utf-8")
+    if isinstance(model.config, EncoderDecoder):
+        tokenizer = tokenizer if tokenizer.encode("") else closed(tokenizer)
+        model.provenance.generation = model.provenance.generation or generation_of(model.config)
     tokenizer.save(path)
-    save_weights(model, path / "model.safetensors")
+    save(model, path, family=OWN)
 
 
 def load_run(path: str | Path, device: torch.device | str = "cpu") -> Run:
-    """Read a run directory back, ready to translate (eval mode)."""
+    """Read a run directory back (eval mode): `af.load`, with its tokeniser."""
     path = Path(path)
     if not (path / "config.json").is_file():
         raise CheckpointError(
             f"{path} is no run directory: it has no config.json; "
             f"give the folder that `allformer train` or `allformer demo` wrote"
         )
-    if not (path / "model.safetensors").is_file():
-        raise CheckpointError(
-            f"{path} has no model.safetensors: training has not ended; "
-            f"go on with `allformer train --resume {path}`"
-        )
-    try:
-        config = config_from_json((path / "config.json").read_text(encoding="utf-8"))
-    except ConfigError as error:
-        raise CheckpointError(f"{path / 'config.json'}: {error}") from None
-    if not isinstance(config, EncoderDecoder):
-        raise CheckpointError(
-            f"{path} holds a {type(config).__name__}; translating needs a decoder "
-            "that looks at an encoder: train an EncoderDecoder"
-        )
-    model = build(config, device=device)
-    assert isinstance(model, EncoderDecoderModel)
-    tokenizer = Tokenizer.load(path)
-    for side in (stack.source.vocab for stack in config.stacks.values()):
-        if tokenizer.vocab_size > side:
+    model = load(path, device=device)
+    tokenizer = own_tokenizer(path, model.config)
+    check_vocabulary(path, model, tokenizer)
+    return Run(path, model, tokenizer)
+
+
+def check_vocabulary(path: Path, model: AnyModel, tokenizer: Tokenizer) -> None:
+    """A tokeniser with more pieces than the model has would give ids that nothing stands for."""
+    for name in ("encoder", "decoder"):
+        stack = getattr(model.config, name, None)
+        if stack is not None and tokenizer.vocab_size > stack.source.vocab:
             raise CheckpointError(
                 f"{path / 'tokenizer.json'} has {tokenizer.vocab_size} pieces, but the model has "
-                f"{side}; put back the tokeniser that it was trained with"
+                f"{stack.source.vocab}; put back the tokeniser that it was trained with"
             )
-    load_weights(model, path / "model.safetensors")
-    return Run(path, model.eval(), tokenizer)

@@ -12,7 +12,7 @@ import typer
 
 from allformer.cli import understand, vectors, write
 from allformer.cli.audit import audit
-from allformer.cli.common import Device, say, show
+from allformer.cli.common import Device, given, open_model, say, show
 from allformer.cli.convert import convert
 from allformer.cli.entry import run
 from allformer.cli.help import App, Verbs
@@ -87,7 +87,8 @@ def demo(
 @app.command(
     epilog="Examples: `allformer train recipes/multi30k-en-de.yaml --out runs/m30k`; "
     "`allformer train --data corpus/ --source en --target zh --out runs/mine`; "
-    "`allformer train --resume runs/mine`"
+    "`allformer train --resume runs/mine`; "
+    "`allformer train --resume runs/mine --set train.steps=20000` goes on after its end"
 )
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="A recipe (YAML).")] = None,
@@ -102,6 +103,9 @@ def train(
     set: Annotated[
         list[str] | None, typer.Option("--set", help="Change the recipe: section.key=value")
     ] = None,
+    allow_changed_data: Annotated[
+        bool, typer.Option("--allow-changed-data", help="Resume with other data than before.")
+    ] = False,
     device: Device = None,
     compile: Annotated[
         bool | None, typer.Option(help="torch.compile; default: on a GPU only.")
@@ -109,16 +113,26 @@ def train(
 ) -> None:
     """Train an encoder-decoder on parallel text. Ctrl-C saves; --resume goes on."""
     from allformer.train.loop import train as run_training
-    from allformer.train.recipe import Recipe, make_recipe, read_recipe
+    from allformer.train.recipe import make_recipe, read_recipe
 
     if resume is not None:
-        if recipe is not None or data is not None or set:
+        if any(x is not None for x in (recipe, out, data, source, target)):
             raise AllformerError(
-                "--resume takes everything from the run's own recipe.yaml; leave out RECIPE, "
-                "--data and --set, or start anew with --out"
+                "--resume goes on in the run's own directory with its own recipe.yaml; leave out "
+                "RECIPE, --out, --data, --source and --target, or start anew without --resume"
             )
-        run_training(Recipe(), resume, device=device, resume=True, compile=compile)
+        run_training(
+            None,
+            resume,
+            device=device,
+            resume=True,
+            overrides=set or (),
+            allow_changed_data=allow_changed_data,
+            compile=compile,
+        )
         return
+    if allow_changed_data:
+        raise AllformerError("--allow-changed-data belongs to --resume; leave it out")
     overrides = [
         *(set or ()),
         *([f"data.path={json.dumps(_absolute(data))}"] if data else ()),
@@ -144,24 +158,24 @@ def evaluate(
     """BLEU (sacreBLEU, with its signature), chrF, exact match and perplexity of a run."""
     from dataclasses import replace
 
-    from allformer.checkpoint.run import load_run
-    from allformer.core.precision import pick_device
-    from allformer.evaluate import evaluate_run
+    from allformer.evaluate import check_run, evaluate_run
     from allformer.train.corpora import open_split
+    from allformer.train.outputs import check_file, told
 
-    loaded, recipe = load_run(run, pick_device(device)), _recipe(run)
+    if output is not None:
+        check_file(output)
+    pipeline = open_model(str(run), device, None)
+    check_run(pipeline)
+    recipe = _recipe(run)
     asked = replace(recipe.data, path=_absolute(data)) if data else recipe.data
     pairs = open_split(asked, split, new=data is not None)
+    options = given(num_beams=beams, length_penalty=length_penalty)
     scores, outputs = evaluate_run(
-        loaded,
-        pairs,
-        recipe,
-        beams=beams,
-        length_penalty=length_penalty,
-        lowercase=lowercase,
+        pipeline, pairs, recipe.data.target, lowercase=lowercase, **options
     )
     if output is not None:
-        output.write_text("".join(line + "\n" for line in outputs), encoding="utf-8")
+        with told(output, "give another --output"):
+            output.write_text("".join(line + "\n" for line in outputs), encoding="utf-8")
     if as_json:
         print(json.dumps(scores, ensure_ascii=False))
         return

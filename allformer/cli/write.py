@@ -230,53 +230,11 @@ def translate(
         max_new_tokens=max_new_tokens,
     )
     lines = read_source(text, file)
-    told = given(source=source, target=target, prefix=prefix, dtype=dtype)
-    pipeline: Any = None
-    if _is_run(model):
-        if told or truncate:
-            what = next(iter(told), "truncate")
-            raise AllformerError(
-                f"--{what} is for checkpoints; {model} is a run, which translates one way"
-            )
-        translated = _run_translator(Path(model), device, searched)
-    else:
-        told.pop("dtype", None)
-        pipeline = open_model(model, device, dtype)
-
-        def translated(texts: list[str]) -> Any:
-            return work(pipeline, texts, truncate=truncate, **searched, **told)
-
+    told = given(source=source, target=target, prefix=prefix)
+    pipeline = open_model(model, device, dtype)
     verb = Verb(
-        translated,
+        lambda texts: work(pipeline, texts, truncate=truncate, **searched, **told),
         lambda written: written,
         lambda said, written: {"source": said, "translation": written},
     )
     run(lines, verb, as_json=as_json)
-
-
-def _is_run(model: str) -> bool:
-    """A directory of `allformer train`; a name that is nowhere too: `load_run` says why not."""
-    from allformer.tasks.pipeline import is_run
-
-    path = Path(model)
-    if not (path / "config.json").is_file():
-        return path.is_dir() or "/" not in model
-    return is_run(path)
-
-
-def _run_translator(path: Path, device: str | None, searched: dict[str, Any]) -> Any:
-    """Translates chunk after chunk; lines are counted through, for what it has to say of them."""
-    from allformer.checkpoint.run import load_run
-    from allformer.core.precision import pick_device
-    from allformer.tasks.texts import run_translator
-
-    translator = run_translator(load_run(path, pick_device(device)), searched)
-    done = 0
-
-    def translated(texts: list[str]) -> list[str]:
-        nonlocal done
-        found = list(translator.lines(texts, done))
-        done += len(texts)
-        return found
-
-    return translated

@@ -32,6 +32,13 @@ class Rows:
     def __getitem__(self, i: int) -> Ids:
         return self.ids[self.starts[i] : self.starts[i] + self.lengths[i]]
 
+    @classmethod
+    def from_lists(cls, rows: Iterable[list[int]]) -> Rows:
+        """`Rows.from_lists(tokenizer.encode_batch(lines))`."""
+        growing = _Growing(np.dtype(np.int32))
+        growing.add(rows)
+        return growing.rows()
+
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
@@ -65,8 +72,8 @@ class EncodedPairs:
         sources, targets = _Growing(dtype), _Growing(dtype)
         dropped = longest = 0
         for chunk in chunks(pairs, _CHUNK):
-            source = tokenizer.encode_batch([pair[0] for pair in chunk])
-            target = tokenizer.encode_batch([pair[1] for pair in chunk])
+            source = tokenizer.encode_batch([p[0] for p in chunk], add_special_tokens=False)
+            target = tokenizer.encode_batch([p[1] for p in chunk], add_special_tokens=False)
             lengths = [max(len(s), len(t)) for s, t in zip(source, target, strict=True)]
             longest = max(longest, *lengths)
             keep = [max_length is None or length <= max_length for length in lengths]

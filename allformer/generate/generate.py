@@ -8,6 +8,7 @@ generate(model, input_ids, do_sample=True, top_p=0.9, generator=g)              
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -41,6 +42,7 @@ def generate(
     generator: torch.Generator | None = None,
     tokenizer: Any = None,
     decoder_input_ids: Tensor | None = None,
+    limits: Sequence[int] | None = None,
     dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Any:
@@ -52,7 +54,8 @@ def generate(
 
     `options` are the fields of `GenerationConfig`; they win over `generation`, which wins over the
     model's own (`model.provenance.generation`, if there is one). A decoder's prompts are padded on
-    the left. `stop_strings` needs `tokenizer`. `dtype` is what is computed in.
+    the left. `stop_strings` needs `tokenizer`. `limits` has for each row how many tokens it may
+    get, where that is less than `max_new_tokens`. `dtype` is what is computed in.
     """
     stepper = stepper_for(model, dtype)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
@@ -82,6 +85,8 @@ def generate(
             new = new_tokens(model, ids.shape[1], skip, g)
             request = _request(model, g, source, ids, new, generator, tokenizer)
             request.streamer = streamer
+            if limits is not None:
+                request.limit = request.limit.minimum(_row_limits(limits, len(ids)))
             state = stepper.open(source, mask, g.use_cache is not False)
             found = (search_beams if beams > 1 else decode)(stepper, state, ids, request)
     return _plain(found, g)
@@ -172,6 +177,14 @@ def _plain(found: Generated, g: GenerationConfig) -> Any:
     if not g.output_scores:
         found = replace(found, sequences_scores=None)
     return Generated(**{each.name: copied(getattr(found, each.name)) for each in fields(found)})
+
+
+def _row_limits(limits: Sequence[int], rows: int) -> Tensor:
+    if len(limits) != rows:
+        raise ConfigError(f"limits has {len(limits)} numbers for {rows} rows; give one each")
+    if min(limits) < 1:
+        raise ConfigError(f"limits has {min(limits)}, which must be at least 1; try 1 or more")
+    return torch.tensor(limits, dtype=torch.long)
 
 
 def _warn_unused(g: GenerationConfig, options: dict[str, Any]) -> None:

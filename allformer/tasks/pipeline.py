@@ -7,7 +7,6 @@ pipeline.model, pipeline.tokenizer
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from allformer import config
 from allformer.checkpoint.files import open_tensors
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.load import load, read_json
+from allformer.checkpoint.older_run import own_tokenizer
+from allformer.checkpoint.run import Run, check_vocabulary
 from allformer.core.model import AnyModel
 from allformer.core.precision import pick_device
 from allformer.families import FAMILIES
@@ -69,10 +70,14 @@ class Pipeline:
         limits = [self.positions, self.tokenizer.model_max_length]
         return min((limit for limit in limits if limit is not None), default=None)
 
-    @cached_property
-    def is_run(self) -> bool:
-        """A translator that `allformer train` wrote: its tokeniser puts nothing around a text."""
-        return _is_run(self.raw, self.tokenizer)
+    @property
+    def trained(self) -> int | None:
+        """The most ids of a text that the model can be asked to read.
+
+        Its positions; of a run, whose sinusoids have no end, the longest text that it was trained
+        on: what lies beyond gives garbage.
+        """
+        return self.longest if "is" in self.raw else self.positions
 
 
 Source = Pipeline | str | Path
@@ -102,17 +107,13 @@ def open_pipeline(
     if architecture is None and (sentence is not None or not head):
         architecture = _without_head(raw)
     model = load(directory, device=where, dtype=dtype, architecture=architecture)
-    return Pipeline(model, _tokenizer(directory, root, raw), directory, raw, sentence)
+    tokenizer = _tokenizer(directory, root, raw, model)
+    return Pipeline(model, tokenizer, directory, raw, sentence)
 
 
-def is_run(directory: Path) -> bool:
-    """Whether a directory holds a translator that `allformer train` wrote."""
-    raw = read_json(directory / "config.json")
-    return "is" in raw and _is_run(raw, _tokenizer(directory, directory, raw))
-
-
-def _is_run(raw: dict[str, Any], tokenizer: Tokenizer) -> bool:
-    return raw.get("is") == config.EncoderDecoder.__name__ and not tokenizer.encode("")
+def run_pipeline(run: Run) -> Pipeline:
+    """What training gave back, for the tasks: `run_pipeline(train(recipe, out).run)`."""
+    return Pipeline(run.model, run.tokenizer, run.path, config.to_dict(run.model.config))
 
 
 def as_pipeline(source: Source, *, head: bool = True) -> Pipeline:
@@ -120,9 +121,11 @@ def as_pipeline(source: Source, *, head: bool = True) -> Pipeline:
     return source if isinstance(source, Pipeline) else open_pipeline(source, head=head)
 
 
-def _tokenizer(directory: Path, root: Path, raw: dict[str, Any]) -> Tokenizer:
-    if "is" in raw and not (directory / "tokenizer_config.json").is_file():
-        return Tokenizer.load(directory)  # of a run: its special tokens have fixed names
+def _tokenizer(directory: Path, root: Path, raw: dict[str, Any], model: AnyModel) -> Tokenizer:
+    if "is" in raw:
+        tokenizer = own_tokenizer(directory, model.config)
+        check_vocabulary(directory, model, tokenizer)
+        return tokenizer
     files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
     if directory != root and not any((directory / name).is_file() for name in files):
         return load_tokenizer(root)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from allformer.checkpoint.run import Run
-from allformer.core.model import EncoderDecoderModel
 from allformer.errors import ConfigError
-from allformer.generate.translate import Translator
 from allformer.tasks.call import check_texts, task
 from allformer.tasks.languages import Way, way
 from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.verbs import need
 from allformer.tasks.writing import write
-from allformer.train.recipe import DecodeRecipe, read_recipe
 
 NEW, SUMMARY = 256, 128  # tokens at most, where neither caller nor checkpoint says
 
@@ -99,12 +95,10 @@ def translate(
 
     `source` and `target` are for checkpoints of many languages: T5 (`en`, `de` or their names),
     mBART (`en_XX`, `de_DE` or `en`, `de`), multilingual Marian (`deu`). `prefix` puts other words
-    before each text. A run that `allformer train` wrote translates as its recipe says. `options`
-    are those of `model.generate`.
+    before each text. A run that `allformer train` wrote translates one way, with the beams of its
+    recipe. `options` are those of `model.generate`.
     """
     check_texts(texts)
-    if pipeline.is_run:
-        return _translate_run(pipeline, texts, options, source or target or prefix)
     need(pipeline, "translate")
     told = prefix is not None and source is None and target is None
     found = Way(pipeline) if told else way(pipeline, source, target)
@@ -171,30 +165,5 @@ def _answers(
 
 
 def _translated(source: int) -> int:
+    """The most tokens of a translation, where neither caller nor checkpoint says."""
     return 2 * source + 20
-
-
-def _translate_run(
-    pipeline: Pipeline, texts: list[str], options: dict[str, Any], told: Any
-) -> list[str]:
-    if told:
-        raise ConfigError(
-            f"source, target and prefix are for checkpoints; {pipeline.directory} is a run of "
-            f"`allformer train`, which translates one way"
-        )
-    assert isinstance(pipeline.model, EncoderDecoderModel)
-    run = Run(pipeline.directory, pipeline.model, pipeline.tokenizer)
-    return list(run_translator(run, options).lines(texts))
-
-
-def run_translator(run: Run, options: dict[str, Any]) -> Translator:
-    """A run's translator, as its recipe says, and over that `num_beams` and the like."""
-    names = {"num_beams": "beams", "length_penalty": "length_penalty"}
-    names["max_new_tokens"] = "max_new_tokens"
-    unknown = [name for name in options if name not in names]
-    if unknown:
-        raise ConfigError(f"{unknown[0]}: a run takes {', '.join(names)}; leave it out")
-    path = run.path / "recipe.yaml"
-    decode = read_recipe(path).decode if path.is_file() else DecodeRecipe()
-    said: dict[str, Any] = {"beams": decode.beams, "length_penalty": decode.length_penalty}
-    return Translator(run, **said | {names[name]: value for name, value in options.items()})

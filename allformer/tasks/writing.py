@@ -45,8 +45,9 @@ def write(
     """What the model writes for each text, `num_return_sequences` of them.
 
     `said` is what the checkpoint says of the task. `most(tokens)` is how many tokens may follow a
-    text of so many, where neither caller nor checkpoint says; `special=False` when the special
-    tokens are in the texts already; `whole` warns of a text that has no end.
+    text of so many, where neither caller nor checkpoint says: of an encoder-decoder each text has
+    its own limit, whatever its neighbours. `special=False` when the special tokens are in the texts
+    already; `whole` warns of a text that has no end.
     """
     decoder = isinstance(pipeline.model, DecoderOnlyModel)
     batch = _encode(pipeline, texts, decoder, special, truncate)
@@ -77,10 +78,11 @@ def write(
     )
     for rows, inputs in batches:
         width = inputs["input_ids"].shape[1]
-        ids = pipeline.model.generate(
-            **inputs, **fixed, **options | _limit(pipeline, g, most, width)
-        )
+        limits = _limits(pipeline, g, most, inputs["attention_mask"].sum(1).tolist(), width)
+        ids = pipeline.model.generate(**inputs, **fixed, **options | limits)
         written = ids[:, max(1, width) if decoder else 1 :].tolist()
+        if "limits" in limits:  # what follows is filler, which may look like an end
+            written = [row[: limits["limits"][n // back]] for n, row in enumerate(written)]
         cut += sum(not _ended(g, row) for row in written)
         prompts = [batch_row(batch, row) if decoder else [] for row in rows]
         for n, new in enumerate(written):
@@ -112,24 +114,30 @@ def _encode(
     pipeline: Pipeline, texts: Sequence[str], decoder: bool, special: bool, truncate: bool
 ) -> Batch:
     if not decoder:
-        return encode(pipeline, texts, limit=pipeline.positions, truncate=truncate)
+        return encode(pipeline, texts, limit=pipeline.trained, truncate=truncate)
     batch = pipeline.tokenizer(texts, padding_side="left", add_special_tokens=special)
     warn_unknown(batch, texts, pipeline)
     check_lengths(batch, texts, pipeline.positions, pipeline, "shorten it")
     return batch
 
 
-def _limit(
-    pipeline: Pipeline, g: GenerationConfig, most: Callable[[int], int], width: int
-) -> dict[str, int]:
-    """How many new tokens, where nobody has said."""
+def _limits(
+    pipeline: Pipeline,
+    g: GenerationConfig,
+    most: Callable[[int], int],
+    lengths: list[int],
+    width: int,
+) -> dict[str, Any]:
+    """How many new tokens in all and for each row, where nobody has said."""
     if g.max_new_tokens is not None or g.max_length is not None:
         return {}
-    limit, longest = most(width), pipeline.model.config.writer.longest
+    longest = pipeline.model.config.writer.longest
+    decoder = isinstance(pipeline.model, DecoderOnlyModel)
+    rows = [most(width)] if decoder else [most(length) for length in lengths]
     if longest is not None:  # the last token is said, not read
-        prompt = max(1, width) if isinstance(pipeline.model, DecoderOnlyModel) else 1
-        limit = max(1, min(limit, longest - prompt + 1))
-    return {"max_new_tokens": limit}
+        room = max(1, longest - (max(1, width) if decoder else 1) + 1)
+        rows = [min(limit, room) for limit in rows]
+    return {"max_new_tokens": max(rows)} | ({} if decoder else {"limits": rows})
 
 
 def _ended(g: GenerationConfig, row: list[int]) -> bool:

@@ -1,4 +1,7 @@
-"""A batch for training, packed: no padding is stored, moved or computed.
+"""Batches for training, packed: no padding is stored, moved or computed.
+
+A batch is a NamedTuple of an objective's own: tensors, layouts, and `tokens`, how many labels its
+loss counts. What is here works on any of them.
 
 Legend: N tokens, R rows (sentences), W the longest row.
 """
@@ -7,81 +10,58 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from allformer.core.inputs import Side
-from allformer.core.layout import Layout, Packed
-from allformer.core.loss import IGNORE
-from allformer.core.model import EncoderDecoderModel
-from allformer.data.encoded import EncodedPairs, Rows
+from allformer.core.layout import Packed
+from allformer.data.encoded import Rows
 from allformer.errors import TrainingError
 
-
-class Batch(NamedTuple):
-    """Source ids, what the decoder reads, and what it has to say (teacher forcing)."""
-
-    source: Tensor  # N
-    source_layout: Layout
-    target: Tensor  # M, beginning with <s>
-    target_layout: Layout
-    labels: Tensor  # M, ending with </s>; −100 in filler
-    tokens: int  # labels that count, known on the host to spare a wait for the device
-
-    def tensors(self) -> list[Tensor]:
-        """All tensors in a fixed order, for copying into another batch of the same sizes."""
-        both = [*self.source_layout, *self.target_layout]
-        return [self.source, self.target, self.labels, *(x for x in both if isinstance(x, Tensor))]
-
-    def map(self, f: Callable[[Tensor], Tensor]) -> Batch:
-        """The same batch with `f` applied to each tensor: moved, pinned, copied."""
-
-        def layout(old: Layout) -> Layout:
-            fields: list[Any] = [f(x) if isinstance(x, Tensor) else x for x in old]
-            return type(old)(*fields)
-
-        return Batch(
-            f(self.source),
-            layout(self.source_layout),
-            f(self.target),
-            layout(self.target_layout),
-            f(self.labels),
-            self.tokens,
-        )
-
-    def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
-        return self.map(lambda x: x.to(device, non_blocking=True))
+Array = np.ndarray[Any, Any]
 
 
-def batch_loss(
-    model: EncoderDecoderModel, batch: Batch, dtype: torch.dtype | None = None
-) -> tuple[Tensor, Tensor]:
-    """Summed loss (without smoothing) and NLL of a batch that is on the model's device."""
-    return seq2seq_loss(model, *batch[:-1], dtype=dtype)
+class Batch(Protocol):
+    """`class LineBatch(NamedTuple): ids: Tensor; layout: Layout; labels: Tensor; tokens: int`"""
+
+    @property
+    def tokens(self) -> int:
+        """Labels that count, known on the host to spare a wait for the device."""
 
 
-def seq2seq_loss(
-    model: EncoderDecoderModel,
-    source: Tensor,
-    source_layout: Layout,
-    target: Tensor,
-    target_layout: Layout,
-    labels: Tensor,
-    *,
-    smoothing: float = 0.0,
-    dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Summed loss and NLL of ids in layouts, packed or not."""
-    sides = {
-        "encoder": Side(source_layout, {"input_ids": source}),
-        "decoder": Side(target_layout, {"input_ids": target}),
-    }
-    hidden = model.hidden(sides, dtype=dtype)["decoder"]
-    return model.vocab_head.score(hidden.flatten(0, -2), labels.flatten(), smoothing)
+B = TypeVar("B", bound=Batch)
+
+
+def tensors(batch: Any) -> list[Tensor]:
+    """All tensors in a fixed order, for copying into another batch of the same sizes."""
+    if isinstance(batch, Tensor):
+        return [batch]
+    return [x for part in batch for x in tensors(part)] if isinstance(batch, tuple) else []
+
+
+def mapped(batch: B, change: Callable[[Tensor], Tensor]) -> B:
+    """The same batch with `change` applied to each tensor: moved, pinned, copied."""
+
+    def walk(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return change(x)
+        return type(x)(*map(walk, x)) if isinstance(x, tuple) else x
+
+    new: B = walk(batch)
+    return new
+
+
+def uncounted(batch: B) -> B:
+    """The same batch for a compiled graph, which would be made anew for each number of tokens."""
+    new: B = batch._replace(tokens=0)  # type: ignore[attr-defined]
+    return new
+
+
+def moved(batch: B, device: torch.device | str) -> B:
+    """The same batch on another device."""
+    return mapped(batch, lambda x: x.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True)
@@ -102,54 +82,50 @@ class Frame:
         return self.sentences + -(-self.tokens // self.width)
 
 
-def collate(
-    pairs: EncodedPairs, index: np.ndarray[Any, Any], bos: int, eos: int, frame: Frame | None = None
-) -> Batch:
-    """The pairs numbered `index` as one batch; with a `frame`, filled up to its size."""
-    source, source_layout, _ = _side(pairs.sources, index, eos, frame)
-    labels, target_layout, real = _side(pairs.targets, index, eos, frame)
-    target = np.empty_like(labels)
-    starts = target_layout[2][:-1]
-    target[1:] = labels[:-1]  # the decoder reads one place behind what it says
-    target[starts[starts < len(target)]] = bos
-    labels = np.where(np.arange(len(labels)) < real, labels, IGNORE)
-    return Batch(
-        torch.from_numpy(source),
-        Packed(*map(torch.from_numpy, source_layout)),
-        torch.from_numpy(target),
-        Packed(*map(torch.from_numpy, target_layout)),
-        torch.from_numpy(labels),
-        real,
-    )
+class Side(NamedTuple):
+    """Rows end to end: their ids, how they lie, and how many of the ids are no filler."""
+
+    ids: Array  # N
+    layout: tuple[Array, Array, Array, Array]  # the four of `Packed`
+    real: int
+
+    @property
+    def starts(self) -> Array:
+        """Where each row begins; those of no length at the end begin behind the last id."""
+        starts: Array = self.layout[2][:-1]
+        return starts
+
+    def packed(self) -> Packed:
+        """The layout as tensors."""
+        return Packed(*map(torch.from_numpy, self.layout))
 
 
-Array = np.ndarray[Any, Any]
-
-
-def _side(
-    rows: Rows, index: Array, eos: int, frame: Frame | None
-) -> tuple[Array, tuple[Array, Array, Array, Array], int]:
-    """Ids with </s> after each row, the layout's four arrays, and how many tokens are no filler."""
+def pack_rows(rows: Rows, index: Array, end: int, frame: Frame | None = None) -> Side:
+    """The rows numbered `index` with `end` after each; with a `frame`, filled up to its size."""
     begin = rows.starts[index].astype(np.int64)
-    lengths = rows.lengths[index].astype(np.int64) + 1  # and </s>
+    lengths = rows.lengths[index].astype(np.int64) + 1  # and the end
     real = int(lengths.sum())
     if frame is not None:
-        if real > frame.tokens or len(lengths) > frame.sentences or lengths.max() > frame.width:
-            raise TrainingError(
-                f"a batch of {len(lengths)} sentences, {real} tokens, the longest {lengths.max()}, "
-                f"does not fit {frame}; cut batches with the frame's own bounds"
-            )
-        filler = frame.tokens - real
-        full, rest = divmod(filler, frame.width)
-        extra = [frame.width] * full + [rest] * (rest > 0)
-        extra += [0] * (frame.rows - len(lengths) - len(extra))
-        lengths = np.concatenate([lengths, np.array(extra, dtype=np.int64)])
+        lengths = np.concatenate([lengths, _filler(lengths, real, frame)])
     width = int(lengths.max()) if frame is None else frame.width
     starts = np.concatenate([[0], lengths.cumsum()])
     row = np.repeat(np.arange(len(lengths)), lengths)  # N
     place = np.arange(starts[-1]) - starts[row]  # N
-    ids = np.full(starts[-1], eos, dtype=np.int64)
+    ids = np.full(starts[-1], end, dtype=np.int64)
     inner = place[:real] < lengths[row[:real]] - 1
     ids[:real][inner] = rows.ids[(begin[row[:real]] + place[:real])[inner]]
     keep = np.arange(width) < lengths[:, None]
-    return ids, (keep, row * width + place, starts.astype(np.int32), place), real
+    return Side(ids, (keep, row * width + place, starts.astype(np.int32), place), real)
+
+
+def _filler(lengths: Array, real: int, frame: Frame) -> Array:
+    """The lengths of the rows of padding that fill a frame."""
+    if real > frame.tokens or len(lengths) > frame.sentences or lengths.max() > frame.width:
+        raise TrainingError(
+            f"a batch of {len(lengths)} sentences, {real} tokens, the longest {lengths.max()}, "
+            f"does not fit {frame}; cut batches with the frame's own bounds"
+        )
+    full, rest = divmod(frame.tokens - real, frame.width)
+    extra = [frame.width] * full + [rest] * (rest > 0)
+    extra += [0] * (frame.rows - len(lengths) - len(extra))
+    return np.array(extra, dtype=np.int64)

@@ -11,14 +11,30 @@ from allformer.data.parallel import Corpus, Pair, directory_splits, hold_out, op
 from allformer.errors import DataError
 from allformer.train.recipe import DataRecipe
 
+_MOST_HELD_OUT = 1000
+
 
 def open_data(data: DataRecipe, corpus: Corpus | None = None) -> Corpus:
     """Train, validation and test pairs; a missing validation split is held out of train."""
     corpus = corpus or _open(data)
     if corpus.validation is None:
-        train, validation = hold_out(corpus.train, data.hold_out)
+        count = data.hold_out or _share(corpus.train)
+        try:
+            train, validation = hold_out(corpus.train, count)
+        except DataError as error:
+            raise DataError(f"data.hold_out={count}: {error}") from None
         corpus = replace(corpus, train=train, validation=validation)
     return corpus
+
+
+def _share(pairs: Iterable[Pair]) -> int:
+    """One source sentence in twenty is enough to validate on, and a thousand always are."""
+    different: set[int] = set()
+    for source, _ in pairs:
+        different.add(hash(source))
+        if len(different) >= 20 * _MOST_HELD_OUT:
+            break
+    return max(1, len(different) // 20)
 
 
 def open_split(data: DataRecipe, split: str, *, new: bool = False) -> Iterable[Pair]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from allformer.core.model import EncoderDecoderModel
 from allformer.core.taps import listen
 from allformer.errors import TrainingError
-from allformer.train.batch import Batch, batch_loss
+from allformer.train.batch import Batch, moved
+from allformer.train.objectives.objective import Objective
 
 
 def explain_nonfinite(
-    model: EncoderDecoderModel, batch: Batch, step: int, rate: float, dtype: torch.dtype | None
+    model: Any,
+    objective: Objective[Any, Any],
+    batch: Batch,
+    step: int,
+    rate: float,
+    dtype: torch.dtype | None,
 ) -> TrainingError:
     """Run the batch again, listening, and put what was found into words."""
     bad_weights = [n for n, p in model.named_parameters() if not p.isfinite().all()]
@@ -23,10 +30,9 @@ def explain_nonfinite(
             largest = x.nan_to_num(0, 0, 0).abs().max().item()
             first.append(f"{name} {tuple(x.shape)}, largest finite value {largest:.3g}")
 
-    batch = batch.to(model.device)
     model.zero_grad(set_to_none=True)
     with listen(look):
-        loss, _ = batch_loss(model, batch, dtype)
+        loss, _ = objective.loss(model, moved(batch, model.device), dtype=dtype)
     torch.autograd.backward(loss)
     bad_gradients = [
         n for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()

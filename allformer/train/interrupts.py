@@ -1,4 +1,4 @@
-"""Ctrl-C during training: finish the step, save, say how to go on."""
+"""Ctrl-C, a termination signal or a lost terminal: finish the step, save, say how to go on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def interrupts() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         got.append(number)
 
-    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    # A terminal that was closed; `nohup` has it ignored, and so it stays.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield got
     finally:

@@ -15,28 +15,36 @@ from typing import Any
 
 import torch
 
+from allformer.checkpoint.load import GENERATION
+from allformer.checkpoint.older_run import own_tokenizer
 from allformer.checkpoint.run import Run, save_run
+from allformer.checkpoint.save import write_json
 from allformer.checkpoint.weights import average, put_weights
-from allformer.core.model import EncoderDecoderModel, build
+from allformer.config import to_dict
+from allformer.core.model import build
 from allformer.core.precision import pick_device
-from allformer.data.bpe_dropout import Recut
-from allformer.data.encoded import EncodedPairs
-from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError, TrainingError
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
-from allformer.train.batch import Batch, Frame
-from allformer.train.corpora import open_data
+from allformer.train.batch import Batch, Frame, mapped, moved
 from allformer.train.diagnose import explain_nonfinite
 from allformer.train.interrupts import interrupts
+from allformer.train.known_data import check_data, write_data
+from allformer.train.lock import only_one
 from allformer.train.metrics import Metrics
-from allformer.train.model import model_config
+from allformer.train.objectives import find_objective
+from allformer.train.objectives.objective import Objective
+from allformer.train.outputs import check_directory, told
 from allformer.train.progress import Clock, Progress, clock
-from allformer.train.recipe import Recipe, read_recipe
+from allformer.train.recipe import Recipe
+from allformer.train.resumed import resumed_recipe, write_recipe
 from allformer.train.schedule import learning_rate
-from allformer.train.state import checkpoints, load_state, save_state
+from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
 from allformer.train.step import DTYPES, Result, Stepper, StepSettings
 from allformer.train.stream import Place, micro_batches, prefetch
-from allformer.train.validate import validation_nll
+from allformer.train.threads import pick_threads, threads
+from allformer.train.validate import validate
+
+RECIPE = "recipe.yaml"
 
 
 class Interrupted(TrainingError):
@@ -58,29 +66,47 @@ class TrainResult:
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | None,
     run: str | Path,
     *,
     device: str | None = None,
     resume: bool = False,
+    overrides: Iterable[str] = (),
+    allow_changed_data: bool = False,
     compile: bool | None = None,
-    corpus: Corpus | None = None,
+    corpus: Any = None,
 ) -> TrainResult:
     """Train as the recipe says into the directory `run`; `resume` goes on with what is there.
 
-    `device` defaults to a GPU if there is one; `compile` to True there and False on a CPU.
+    A resumed run has its own recipe; `overrides` may change how it goes on ("train.steps=2000"),
+    and `allow_changed_data` lets it go on with other data than it began with. `device` defaults to
+    a GPU if there is one; `compile` to True there and False on a CPU. `corpus` is data to take
+    instead of what the recipe names.
     """
-    run, place = Path(run), pick_device(device)
+    run, place, overrides = Path(run), pick_device(device), list(overrides)
+    if (overrides or allow_changed_data or recipe is None) and not resume:
+        raise TrainingError(
+            "overrides and allow_changed_data are for resume=True; a new run has a recipe: "
+            "make_recipe(…, overrides)"
+        )
     if resume:
-        recipe = read_recipe(run / "recipe.yaml")
+        recipe = resumed_recipe(run / RECIPE, overrides)
     elif checkpoints(run) or (run / "model.safetensors").exists():
         raise CheckpointError(
             f"{run} already holds a run; choose another --out, go on with --resume {run}, "
             f"or remove it"
         )
-    corpus = open_data(recipe.data, corpus)
-    job = _Job(recipe, run, place, resume, compile, corpus)
-    return job.go()
+    assert recipe is not None
+    check_directory(run, "--resume" if resume else "--out")
+    objective = find_objective(recipe.objective)(recipe)
+    objective.config(recipe.tokenizer.vocab)
+    with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
+        objective.open(corpus)
+        run.mkdir(parents=True, exist_ok=True)
+        with only_one(run):
+            job = _Job(objective, run, place, resume, allow_changed_data, compile)
+            with threads(job.threads, place) as said:
+                return job.go(said)
 
 
 class _Job:
@@ -88,101 +114,89 @@ class _Job:
 
     def __init__(
         self,
-        recipe: Recipe,
+        objective: Objective[Any, Any],
         run: Path,
         device: torch.device,
         resume: bool,
+        allow_changed_data: bool,
         compile: bool | None,
-        corpus: Corpus,
     ) -> None:
-        self.recipe, self.run, self.device, self.corpus = recipe, run, device, corpus
+        recipe = objective.recipe
+        self.objective, self.recipe, self.run, self.device = objective, recipe, run, device
         self.say = _say
-        run.mkdir(parents=True, exist_ok=True)
+        if resume:
+            check_data(run, objective, allow_changed_data, _say)
         self.tokenizer = self._tokenizer(resume)
-        # a batch holds one sentence at least
-        self.longest = min(recipe.data.max_length, recipe.train.batch_tokens)
-        self.pairs = self._encode(corpus.train, "training")
-        self.recut: Recut | None = None
-        assert corpus.validation is not None
-        self.validation = self._encode(corpus.validation, "validation")
+        objective.encode(self.tokenizer, _say)
         torch.manual_seed(recipe.train.seed)
-        model = build(model_config(recipe.model, self.tokenizer.vocab_size), device=device)
-        assert isinstance(model, EncoderDecoderModel)
-        self.model = model.train()
-        settings = recipe.train
+        tree = objective.config(self.tokenizer.vocab_size)
+        self.model: Any = build(tree, device=device).train()
+        self.model.provenance.generation = objective.generation(tree)
+        self.parameters = sum(p.numel() for p in self.model.parameters())
         self.compile = device.type == "cuda" if compile is None else compile
-        self.precision = _precision(settings.precision, device)
-        self.stepper = Stepper(
-            self.model,
-            StepSettings(
-                smoothing=settings.smoothing,
-                clip=settings.clip,
-                weight_decay=settings.weight_decay,
-                precision=self.precision,
-                compile=self.compile,
-            ),
-        )
+        self.precision = _precision(recipe.train.precision, device)
+        self.stepper = Stepper(self.model, objective, self._settings())
         self.frame = None
         if self.compile:
-            width = recipe.data.max_length
-            self.frame = Frame(settings.batch_tokens, settings.batch_tokens // 6, width)
+            tokens = recipe.train.batch_tokens
+            self.frame = Frame(tokens, tokens // 6, recipe.data.max_length)
         self.step, self.place, self.seconds = 0, Place(), 0.0
-        self.window: list[tuple[int, Result, list[Batch]]] = []  # steps since the last report
+        self.window: list[tuple[int, Result, list[Any]]] = []  # steps since the last report
         if resume:
-            state = load_state(run, self.model, self.stepper)
+            state = load_state(run, self.model, self.stepper, _say)
             self.step, self.seconds = state["step"], state["seconds"]
             self.place = Place(*state["place"])
-        else:
-            (run / "recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
-            (run / "config.json").write_text(self.model.config.to_json() + "\n", encoding="utf-8")
+        # The same number after a resume: sums are cut among threads, and rounded accordingly.
+        tokens = recipe.train.batch_tokens
+        kept = state.get("threads") if resume else None
+        self.threads: int = kept or pick_threads(tokens, self.parameters)
+        self._write_beginning(resume)
         self.metrics = Metrics(run, self.step)
 
     # --- preparing ------------------------------------------------------------------------------
 
     def _tokenizer(self, resume: bool) -> Tokenizer:
-        if resume:
-            return Tokenizer.load(self.run)
         asked = self.recipe.tokenizer
-        texts = (text for pair in self.corpus.train for text in pair)
-        tokenizer = train_tokenizer(texts, asked.kind, asked.vocab, lowercase=asked.lowercase)
+        if resume:
+            tree = self.objective.config(asked.vocab)
+            return own_tokenizer(self.run, tree)
+        texts = self.objective.texts()
+        trained = train_tokenizer(texts, asked.kind, asked.vocab, lowercase=asked.lowercase)
+        tokenizer = self.objective.tokenizer(trained)
         tokenizer.save(self.run)
         self.say(f"tokeniser: {asked.kind}, {tokenizer.vocab_size:,} pieces")
         return tokenizer
 
-    def _encode(self, pairs: Iterable[tuple[str, str]], name: str) -> EncodedPairs:
-        asked, longest = self.recipe, self.longest
-        encoded = EncodedPairs.from_pairs(pairs, self.tokenizer, longest - 1)  # and </s>
-        left_out = ""
-        if encoded.dropped:
-            left_out = (
-                f"; {encoded.dropped:,} left out, over {longest} tokens (the longest has "
-                f"{encoded.longest}); data.max_length={asked.data.max_length}, "
-                f"train.batch_tokens={asked.train.batch_tokens}"
-            )
-        self.say(f"{name}: {len(encoded):,} pairs{left_out}")
-        return encoded
+    def _settings(self) -> StepSettings:
+        asked = self.recipe.train
+        return StepSettings(
+            smoothing=asked.smoothing,
+            clip=asked.clip,
+            weight_decay=asked.weight_decay,
+            precision=self.precision,
+            compile=self.compile,
+        )
 
-    def _epoch_pairs(self, epoch: int) -> EncodedPairs:
-        """Each time the same, or with BPE-dropout cut anew."""
-        dropout = self.recipe.tokenizer.dropout
-        if not dropout:
-            return self.pairs
-        if self.recut is None:
-            self.recut = Recut.from_pairs(
-                self.corpus.train, self.tokenizer, dropout=dropout, max_length=self.longest - 1
-            )
-        return self.recut(self.recipe.train.seed, epoch)
+    def _write_beginning(self, resume: bool) -> None:
+        """All but the weights: with its first checkpoint the run can be opened."""
+        write_recipe(self.recipe, self.run / RECIPE)
+        if not resume:
+            write_data(self.run, self.objective)
+            write_json(self.run / "config.json", to_dict(self.model.config))
+        if self.model.provenance.generation is not None:
+            write_json(self.run / GENERATION, self.model.provenance.generation)
 
     # --- running --------------------------------------------------------------------------------
 
-    def go(self) -> TrainResult:
+    def go(self, about_threads: str = "") -> TrainResult:
         """Train to the end, or to an interrupt."""
         settings = self.recipe.train
-        parameters = sum(p.numel() for p in self.model.parameters())
         self.say(
-            f"model: {parameters:,} parameters, {self.precision} on {self.device.type}"
+            f"model: {self.parameters:,} parameters, {self.precision} on {self.device.type}"
             + (", compiled" if self.compile else "")
         )
+        if about_threads:
+            self.say(about_threads)
         source = prefetch(self._batches())
         progress = Progress(settings.steps, self.step)
         self.clock = Clock(self.seconds)
@@ -210,23 +224,20 @@ class _Job:
             self.metrics.close()
         return self._finish()
 
-    def _batches(self) -> Iterator[tuple[Batch, Place]]:
-        items = micro_batches(
-            self._epoch_pairs, self.tokenizer, self.recipe.train, self.frame, self.place
-        )
+    def _batches(self) -> Iterator[tuple[Any, Place]]:
+        items = micro_batches(self.objective, self.recipe.train, self.frame, self.place)
         if self.device.type != "cuda":
             return items
-        return ((batch.map(lambda x: x.pin_memory()), place) for batch, place in items)
+        return ((mapped(batch, lambda x: x.pin_memory()), place) for batch, place in items)
 
-    def _advance(self, source: Iterator[tuple[Batch, Place]]) -> None:
+    def _advance(self, source: Iterator[tuple[Any, Place]]) -> None:
         """One step of the optimiser on the next micro-batches."""
         batches = []
         for _ in range(self.recipe.train.accumulate):
             batch, self.place = next(source)
             batches.append(batch)
         self.step += 1
-        moved = [batch.to(self.device) for batch in batches]
-        result = self.stepper(moved, self._rate(self.step))
+        result = self.stepper([moved(b, self.device) for b in batches], self._rate(self.step))
         self.window.append((self.step, result, batches))
         self.seconds = self.clock.count(result.tokens)
 
@@ -257,10 +268,9 @@ class _Job:
             # With a loss scale, a gradient that overflows is met by a smaller scale, not by a stop.
             fine = math.isfinite(loss) and (self.stepper.scaler is not None or math.isfinite(norm))
             if not fine:
-                bad = self._first_bad(batches)
-                raise explain_nonfinite(
-                    self.model, bad, step, self._rate(step), DTYPES[self.precision]
-                )
+                bad, dtype = self._first_bad(batches), DTYPES[self.precision]
+                rate = self._rate(step)
+                raise explain_nonfinite(self.model, self.objective, bad, step, rate, dtype)
         tokens = sum(r.tokens for _, r, _ in window)
         return {
             "step": self.step,
@@ -273,26 +283,25 @@ class _Job:
 
     def _first_bad(self, batches: list[Batch]) -> Batch:
         for batch in batches:
-            moved = batch.to(self.device)
             with torch.no_grad():
-                loss, _ = self.stepper.plain_loss(*moved[:-1])
+                loss, _ = self.stepper.plain_loss(moved(batch, self.device))
             if not bool(loss.isfinite()):
                 return batch
         return batches[0]
 
     def _validate(self, **extra: Any) -> dict[str, Any]:
-        nll = validation_nll(
+        found = validate(
+            self.objective,
             self.model,
-            self.validation,
-            self.tokenizer,
+            self.objective.validation,
             batch_tokens=self.recipe.train.batch_tokens,
             dtype=DTYPES[self.precision],
         )
         row = {
             "step": self.step,
             "seconds": round(self.seconds, 3),
-            "validation_nll": nll,
-            "validation_perplexity": math.exp(min(nll, 700)),
+            **{f"validation_{name}": value for name, value in found.items()},
+            "validation_perplexity": math.exp(min(found["nll"], 700)),
             **extra,
         }
         self.metrics.add(**row)
@@ -301,36 +310,64 @@ class _Job:
     def _validate_and_tell(self) -> str:
         with self.clock.paused():
             row = self._validate()
-        return f"step {self.step:,}: validation perplexity {row['validation_perplexity']:.3f}"
+        return f"step {self.step:,}: validation perplexity {_short(row['validation_perplexity'])}"
 
     def _save(self) -> None:
         place = dataclasses.astuple(self.place)
-        extra = {"place": place, "seconds": self.seconds}
+        extra = {"place": place, "seconds": self.seconds, "threads": self.threads}
         settings = self.recipe.train
         keep, every = settings.average, settings.save_every
         with self.clock.paused():
+            self.metrics.sync()
             save_state(self.run, self.step, self.stepper, extra, keep=keep, every=every)
+
+    # --- ending ---------------------------------------------------------------------------------
 
     def _finish(self) -> TrainResult:
         """Average the last checkpoints, validate the mean, write the run."""
-        last = checkpoints(self.run)[-self.recipe.train.average :]
+        last = self._good_checkpoints()[-self.recipe.train.average :]
         put_weights(self.model, average([c / "model.safetensors" for c in last]), "the mean")
         self.metrics = Metrics(self.run, self.step)
         row = self._validate(averaged=len(last))
         self.metrics.close()
         save_run(self.run, self.model.eval(), self.tokenizer)
+        perplexity = row["validation_perplexity"]
         self.say(
-            f"done in {clock(self.seconds)}: validation perplexity "
-            f"{row['validation_perplexity']:.3f} (mean of {len(last)} checkpoints), in {self.run}"
+            f"done in {clock(self.seconds)}: validation perplexity {_short(perplexity)} "
+            f"(mean of {len(last)} checkpoints), in {self.run}"
         )
+        if self._diverged(row["validation_nll"]):
+            self.say(
+                f"the run has diverged: validation nll {row['validation_nll']:.3g} is far worse "
+                f"than guessing ({self._chance():.3g}); try a lower train.rate or a longer "
+                f"train.warmup"
+            )
         return TrainResult(
             Run(self.run, self.model, self.tokenizer),
             self.step,
             self.seconds,
             self.clock.speed(),
-            row["validation_perplexity"],
+            perplexity,
             self.metrics.rows,
         )
+
+    def _good_checkpoints(self) -> list[Path]:
+        found = checkpoints(self.run)
+        for checkpoint in found:
+            if why := damage(checkpoint):
+                set_aside(checkpoint, why, self.say)
+        good = checkpoints(self.run)
+        if not good:
+            raise CheckpointError(f"{self.run} has no good checkpoint left to take weights from")
+        return good
+
+    def _chance(self) -> float:
+        """The NLL of who knows nothing: every piece is as likely."""
+        return math.log(self.tokenizer.vocab_size)
+
+    def _diverged(self, validation: float) -> bool:
+        trained = [row["nll"] for row in self.metrics.rows if "nll" in row]
+        return bool(min([validation, *trained[-1:]]) > 2 * self._chance())
 
 
 def _precision(asked: str, device: torch.device) -> str:
@@ -343,5 +380,10 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _short(perplexity: float) -> str:
+    """Three places, or the power of ten where nobody would count the digits."""
+    return f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.2e}"
+
+
 def _figures(nll: float, rate: float, speed: float) -> dict[str, str]:
-    return {"loss": f"{nll:.3f}", "rate": f"{rate:.2e}", "speed": f"{speed:,.0f} tok/s"}
+    return {"nll": f"{nll:.3f}", "rate": f"{rate:.2e}", "speed": f"{speed:,.0f} tok/s"}

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+from allformer.errors import CheckpointError
 
 
 class Metrics:
     """Append-only log of a run; reopened on resume without what the resumed run will write again:
     lines after its step, and the last line of a run that had ended.
+
+    What is left of the old log is written aside and takes its place whole.
     """
 
     def __init__(self, run: Path, resumed_step: int = 0) -> None:
         self.path = run / "metrics.jsonl"
         rows = read_metrics(run)
         self.rows = [r for r in rows if r["step"] <= resumed_step and "averaged" not in r]
-        self._file = self.path.open("w", encoding="utf-8")
-        for row in self.rows:
-            self._file.write(json.dumps(row) + "\n")
+        aside = self.path.with_name(self.path.name + ".new")
+        with aside.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in self.rows)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, self.path)
+        self._file = self.path.open("a", encoding="utf-8")
         self._board = _tensorboard(run / "tensorboard", resumed_step)
 
     def add(self, **row: Any) -> None:
-        """One line, on disk at once: `metrics.add(step=100, loss=3.2)`."""
+        """One line, out of this process at once: `metrics.add(step=100, loss=3.2)`."""
         self.rows.append(row)
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
@@ -30,6 +39,10 @@ class Metrics:
             for name, value in row.items():
                 if name != "step":
                     self._board.add_scalar(name, value, row["step"])
+
+    def sync(self) -> None:
+        """Down to the disk, before a checkpoint that relies on it."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Flush everything and draw the picture."""
@@ -43,13 +56,26 @@ class Metrics:
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics.jsonl; a last line cut off by a crash is left out."""
     path = run / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8 ({error}); remove or mend it") from None
     rows: list[dict[str, Any]] = []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            if number == len(lines):  # no line break after it: its writing was cut off
                 break
+            row = None
+        if not isinstance(row, dict) or type(row.get("step")) is not int:
+            raise CheckpointError(
+                f"{path}, line {number} is no object with a whole number as `step`: "
+                f"{line[:60]!r}; remove or mend the line"
+            )
+        rows.append(row)
     return rows
 
 
@@ -74,7 +100,7 @@ def draw_loss(rows: list[dict[str, Any]], path: Path) -> None:
         ("nll", "training", "#4c78a8", ""),
         ("validation_nll", "validation", "#e45756", "o"),
     ):
-        points = [(row["step"], row[key]) for row in rows if key in row]
+        points = [(row["step"], row[key]) for row in rows if isinstance(row.get(key), int | float)]
         if points:
             steps, values = zip(*points, strict=True)
             axes.plot(steps, values, label=label, color=color, marker=marker, markersize=3.5)

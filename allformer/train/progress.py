@@ -51,7 +51,7 @@ class Clock:
 
 
 class Progress:
-    """`progress.update(step, loss=…, rate=…)` as often as there is news; `say` for whole lines."""
+    """`progress.update(step, nll=…, rate=…)` as often as there is news; `say` for whole lines."""
 
     def __init__(
         self,

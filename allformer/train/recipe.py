@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from allformer.errors import ConfigError
-from allformer.text.tokenizer import KINDS
-from allformer.train.schedule import SCHEDULES
-
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+from allformer.train.model import AnyModelRecipe, ModelRecipe, PresetRecipe, TreeRecipe
+from allformer.train.plain_yaml import read_yaml
+from allformer.train.recipe_checks import check_recipe
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,8 @@ class DataRecipe:
     corpus: str | None = None
     path: str | None = None  # a directory, A.en,A.de or a .tsv; wins over `corpus`
     max_length: int = 256
-    hold_out: int = 1000  # validation sentences taken from train when there is no split of its own
+    # sentences for validation taken from train where it has no split; None: 5 %, at most 1,000
+    hold_out: int | None = None
     swap: bool = False  # a TSV whose first column is the target
 
     @property
@@ -48,22 +48,6 @@ class TokenizerRecipe:
     vocab: int = 8000
     lowercase: bool = False
     dropout: float = 0.0  # BPE-dropout: train lines are cut anew, at random, each epoch
-
-
-@dataclass(frozen=True)
-class ModelRecipe:
-    """Arguments of `families.original.transformer`; the vocabulary comes from the tokeniser."""
-
-    dim: int = 256
-    heads: int = 4
-    feed: int = 1024
-    layers: int = 3
-    decoder_layers: int | None = None
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    feed_dropout: float = 0.0
-    act: str = "relu"
-    norm_at: str = "post"
 
 
 @dataclass(frozen=True)
@@ -101,71 +85,59 @@ class Recipe:
     """The whole: one section each."""
 
     name: str = "run"
+    objective: str = "seq2seq"
     data: DataRecipe = field(default_factory=DataRecipe)
     tokenizer: TokenizerRecipe = field(default_factory=TokenizerRecipe)
-    model: ModelRecipe = field(default_factory=ModelRecipe)
+    model: AnyModelRecipe = field(default_factory=ModelRecipe)
     train: TrainRecipe = field(default_factory=TrainRecipe)
     decode: DecodeRecipe = field(default_factory=DecodeRecipe)
 
     def __post_init__(self) -> None:
-        t = self.train
-        _choice("tokenizer.kind", self.tokenizer.kind, KINDS)
-        _choice("train.schedule", t.schedule, SCHEDULES)
-        _choice("train.precision", t.precision, PRECISIONS)
-        at_least_one = {
-            f"train.{name}": getattr(t, name)
-            for name in ("steps", "batch_tokens", "accumulate", "warmup", "validate_every",
-                         "save_every", "average", "log_every")
-        }  # fmt: skip
-        at_least_one["data.max_length"] = self.data.max_length
-        at_least_one["decode.beams"] = self.decode.beams
-        for name, value in at_least_one.items():
-            if value < 1:
-                raise ConfigError(f"{name}={value} must be at least 1; try 1 or more")
-        for name, number in (("train.rate", t.rate), ("train.clip", t.clip)):
-            if not number > 0:
-                raise ConfigError(f"{name}={number} must be positive; try 1e-3 or 1.0")
-        if not 0 <= t.smoothing < 1:
-            raise ConfigError(f"train.smoothing={t.smoothing} must be in 0 … 1; try 0.1")
+        check_recipe(self)
 
     def to_yaml(self) -> str:
         """Text that `read_recipe` reads back."""
         import yaml
 
-        text: str = yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)
+        plain = {**dataclasses.asdict(self), "model": self.model.plain()}
+        text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
         return text
 
 
 def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a YAML recipe; `overrides` are `section.key=value` and win."""
-    import yaml
-
     path = Path(path)
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"recipe {path} cannot be read: {error.strerror}; check it") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"recipe {path} is not YAML: {error}") from None
-    return make_recipe(data, overrides, str(path))
+    return make_recipe(read_yaml(text, f"recipe {path}") or {}, overrides, str(path))
 
 
 def make_recipe(data: Any, overrides: Iterable[str] = (), where: str = "recipe") -> Recipe:
     """A recipe from plain dicts and overrides."""
-    import yaml
-
     data = _section(data, where)
     for override in overrides:
-        key, equals, text = override.partition("=")
-        section, dot, name = key.strip().partition(".")
-        if not equals or not dot:
-            raise ConfigError(f"--set {override!r} is not section.key=value; try train.steps=500")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError(f"--set {override!r}: {text!r} is not YAML; try quotes") from None
-        data[section] = {**_section(data.get(section, {}), f"{where}.{section}"), name: value}
+        section, name, value = read_override(override)
+        before = _section(data.get(section, {}), f"{where}.{section}")
+        if name.startswith("change."):  # model.change.encoder.dim: a path of the tree
+            name, value = "change", {**(before.get("change") or {}), name[7:]: value}
+        data[section] = {**before, name: value}
     return typing.cast(Recipe, _read(Recipe, data, where))
+
+
+def read_override(override: str) -> tuple[str, str, Any]:
+    """`read_override("train.steps=500")` → `("train", "steps", 500)`."""
+    key, equals, text = override.partition("=")
+    section, dot, name = key.strip().partition(".")
+    if not equals or not dot:
+        raise ConfigError(f"--set {override!r} is not section.key=value; try train.steps=500")
+    try:
+        return section, name, read_yaml(text, text)
+    except ConfigError:
+        raise ConfigError(f"--set {override!r}: {text!r} is not YAML; try quotes") from None
 
 
 def _section(data: Any, where: str) -> dict[str, Any]:
@@ -184,7 +156,22 @@ def _read(cls: type, data: Any, where: str) -> Any:
     return cls(**{key: _value(hints[key], value, f"{where}.{key}") for key, value in data.items()})
 
 
+def _model(data: Any, where: str) -> AnyModelRecipe:
+    """Which of the three forms it is, by its keys."""
+    data = _section(data, where)
+    if "is" in data:
+        return TreeRecipe(data)
+    if "preset" not in data:
+        return typing.cast(ModelRecipe, _read(ModelRecipe, data, where))
+    found = typing.cast(PresetRecipe, _read(PresetRecipe, data, where))
+    return found
+
+
 def _value(hint: Any, value: Any, where: str) -> Any:
+    if hint == AnyModelRecipe:
+        return _model(value, where)
+    if hint == Mapping[str, Any]:
+        return _section(value, where)
     if dataclasses.is_dataclass(hint):
         return _read(typing.cast(type, hint), value, where)
     allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -200,8 +187,3 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         names = " or ".join("nothing" if t is type(None) else t.__name__ for t in allowed)
         raise ConfigError(f"{where}={value!r} must be {names}; correct its type")
     return value
-
-
-def _choice(name: str, value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name}={value!r} is not a choice; try {', '.join(choices)}")

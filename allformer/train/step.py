@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from allformer.core.layout import Layout
-from allformer.core.model import EncoderDecoderModel
-from allformer.train.batch import Batch, seq2seq_loss
+from allformer.core.graph import Captured, copy_into, on_side_stream
+from allformer.core.starts import decay_groups
+from allformer.train.batch import Batch, mapped, tensors, uncounted
+from allformer.train.objectives.objective import Objective
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -48,13 +49,13 @@ class Result:
 class Stepper:
     """Owns the optimiser: `stepper(batches, rate)` does one step on a list of micro-batches."""
 
-    def __init__(self, model: EncoderDecoderModel, settings: StepSettings) -> None:
-        self.model, self.settings = model, settings
+    def __init__(self, model: Any, objective: Objective[Any, Any], settings: StepSettings) -> None:
+        self.model, self.objective, self.settings = model, objective, settings
         device = model.device
         self.on_gpu = device.type == "cuda"
         self.rate = torch.zeros((), device=device) if self.on_gpu else None
         self.optimizer = torch.optim.AdamW(
-            _decay_groups(model, settings.weight_decay),
+            decay_groups(model, settings.weight_decay),
             lr=0.0 if self.rate is None else self.rate,
             betas=settings.betas,
             eps=settings.eps,
@@ -83,11 +84,11 @@ class Stepper:
         compute = self._loss or self.plain_loss
         losses, nlls = [], []
         for batch in batches:
-            loss, nll = compute(*batch[:-1])
+            loss, nll = compute(uncounted(batch))
             scaled = loss * weight.to(loss.dtype)
             torch.autograd.backward(scaled if self.scaler is None else self.scaler.scale(scaled))
             losses.append(loss.detach())
-            nlls.append(nll)
+            nlls.append(nll.detach())
         norm = self._update()
         return Result(torch.stack(losses).sum(), torch.stack(nlls).sum(), norm, tokens)
 
@@ -110,24 +111,10 @@ class Stepper:
         optimizer.step()
         return norm
 
-    def plain_loss(
-        self,
-        source: Tensor,
-        source_layout: Layout,
-        target: Tensor,
-        target_layout: Layout,
-        labels: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        return seq2seq_loss(
-            self.model,
-            source,
-            source_layout,
-            target,
-            target_layout,
-            labels,
-            smoothing=self.settings.smoothing,
-            dtype=self.dtype,
-        )
+    def plain_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The objective's, not compiled."""
+        smoothing = self.settings.smoothing
+        return self.objective.loss(self.model, batch, smoothing=smoothing, dtype=self.dtype)
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore optimiser and loss scale from a checkpoint's state."""
@@ -150,55 +137,38 @@ class Stepper:
 
 
 class _Graph:
-    """Static inputs, one captured step, static outputs."""
+    """The step of one size of batch: plainly at first, then captured and replayed."""
 
     _WARMUP = 3  # steps run plainly first: compilation, optimiser state, library handles
 
     def __init__(self, stepper: Stepper, batch: Batch) -> None:
         self.stepper = stepper
-        self.batch = batch.map(lambda x: x.to(stepper.model.device, copy=True))
+        self.batch = mapped(batch, lambda x: x.to(stepper.model.device, copy=True))
         self.weight = torch.zeros((), device=stepper.model.device)
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.captured: Captured | None = None
         self.plain_left = self._WARMUP
-        self.result: Result | None = None
-        self.stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, batch: Batch, tokens: int) -> Result:
-        for mine, new in zip(self.batch.tensors(), batch.tensors(), strict=True):
-            mine.copy_(new, non_blocking=True)
+        copy_into(tensors(self.batch), tensors(batch))
         self.weight.fill_(1.0 / tokens)
         if self.plain_left:
             self.plain_left -= 1
-        elif self.graph is None:
-            self.graph = self._capture(tokens)
-        if self.graph is None:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                result = self.stepper._step([self.batch], self.weight, tokens)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return result
-        self.graph.replay()
-        assert self.result is not None
-        r = self.result
+        elif self.captured is None:
+            self.captured = self._capture(tokens)
+        if self.captured is None:
+            plain: Result = on_side_stream(lambda: self._step(tokens))
+            return plain
+        r: Result = self.captured.replay()
         return Result(r.loss.clone(), r.nll.clone(), r.norm.clone(), tokens)
 
-    def _capture(self, tokens: int) -> torch.cuda.CUDAGraph | None:
-        graph = torch.cuda.CUDAGraph()
+    def _step(self, tokens: int) -> Result:
+        return self.stepper._step([self.batch], self.weight, tokens)
+
+    def _capture(self, tokens: int) -> Captured | None:
         self.stepper.optimizer.zero_grad(set_to_none=True)
         try:
-            # Only this thread is forbidden to allocate: another one pins the next batches.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self.result = self.stepper._step([self.batch], self.weight, tokens)
+            return Captured(lambda: self._step(tokens))
         except RuntimeError as error:  # a driver or a kernel that cannot be captured
             warnings.warn(f"no CUDA graph of the step ({error}); going on, slower", stacklevel=2)
             self.plain_left = sys.maxsize
             return None
-        return graph
-
-
-def _decay_groups(model: torch.nn.Module, decay: float) -> list[dict[str, object]]:
-    """Weight decay on matrices alone: norms, biases and embeddings keep their size."""
-    parameters = list(model.named_parameters())
-    matrices = [p for n, p in parameters if p.ndim > 1 and "embedding" not in n]
-    others = [p for n, p in parameters if not (p.ndim > 1 and "embedding" not in n)]
-    return [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]

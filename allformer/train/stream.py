@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from allformer.data.batches import Indices, token_batches
-from allformer.data.encoded import EncodedPairs
-from allformer.text.tokenizer import Tokenizer
-from allformer.train.batch import Batch, Frame, collate
+from allformer.train.batch import Frame
+from allformer.train.objectives.objective import Lengths, Objective
 from allformer.train.recipe import TrainRecipe
 
 _AHEAD = 8  # batches made before they are asked for
@@ -27,35 +26,31 @@ class Place:
 
 
 def micro_batches(
-    encode: Callable[[int], EncodedPairs],
-    tokenizer: Tokenizer,
-    train: TrainRecipe,
-    frame: Frame | None,
-    begin: Place,
-) -> Iterator[tuple[Batch, Place]]:
+    objective: Objective[Any, Any], train: TrainRecipe, frame: Frame | None, begin: Place
+) -> Iterator[tuple[Any, Place]]:
     """Endless micro-batches from `begin` on, each with the place after it.
 
-    `encode(epoch)` gives the epoch's pairs: the same every time, or cut anew with BPE-dropout.
-    The next epoch's are made while this one's are used: a GPU would wait for them otherwise.
+    The next epoch's examples are made while this one's are used: a GPU would wait for them
+    otherwise.
     """
     skip = begin.batch
-    epochs = prefetch(((epoch, encode(epoch)) for epoch in count(begin.epoch)), ahead=1)
+    epochs = prefetch(((epoch, objective.examples(epoch)) for epoch in count(begin.epoch)), ahead=1)
     try:
-        for epoch, pairs in epochs:
-            batches = cut(pairs, train, epoch, frame)
+        for epoch, examples in epochs:
+            batches = cut(objective.lengths(examples), train, epoch, frame)
             for number, index in enumerate(batches[skip:], skip + 1):
-                batch = collate(pairs, index, tokenizer.bos_id, tokenizer.eos_id, frame)
-                yield batch, Place(epoch, number)
+                yield objective.collate(examples, index, frame), Place(epoch, number)
             skip = 0
     finally:
         epochs.close()
 
 
-def cut(pairs: EncodedPairs, train: TrainRecipe, epoch: int, frame: Frame | None) -> list[Indices]:
-    """An epoch's batches as index arrays; each sentence takes one token more, for </s>."""
+def cut(
+    sides: tuple[Lengths, Lengths], train: TrainRecipe, epoch: int, frame: Frame | None
+) -> list[Indices]:
+    """An epoch's batches as index arrays."""
     return token_batches(
-        pairs.source_lengths + 1,
-        pairs.target_lengths + 1,
+        *sides,
         train.batch_tokens,
         seed=train.seed,
         epoch=epoch,

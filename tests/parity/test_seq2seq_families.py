@@ -45,10 +45,10 @@ from allformer.core.position import sinusoid
 from allformer.errors import CheckpointError
 from allformer.families.config_json import read_config, write_config
 from allformer.families.original import BOS, EOS, PAD, transformer
-from allformer.generate.search import search
 from tests.models import loud, right_padding
 from tests.parity import zoo
 from tests.parity.zoo import Case, rewrite
+from tests.search import search
 
 # Odd sizes, unequal depths, heads and widths: no two axes can be confused.
 FAIRSEQ = {

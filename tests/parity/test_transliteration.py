@@ -29,7 +29,7 @@ from allformer.config import (
 )
 from allformer.core.model import build
 from allformer.families.weights import Op, Same
-from allformer.generate.search import search
+from tests.search import search
 
 HERE = Path(__file__).parents[3] / "shared" / "data" / "weights" / "encdec-aren-transliteration"
 PAD, BOS, EOS = 0, 1, 2

@@ -12,10 +12,11 @@ import torch
 
 from allformer.config import Attention, Block, EncoderDecoder, Feed
 from allformer.core.model import EncoderDecoderModel, build
-from allformer.train.batch import Batch, Frame, collate
+from allformer.train.batch import Frame, moved
+from allformer.train.objectives.seq2seq import PairBatch
 from allformer.train.step import Stepper, StepSettings
-from tests.models import BOS, EOS, seq2seq
-from tests.unit.test_step import PAIRS
+from tests.models import seq2seq
+from tests.unit.test_step import PAIRS, SEQ2SEQ
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -33,11 +34,12 @@ def tiny(dropout: float = 0.0) -> EncoderDecoder:
 def stepper(config: EncoderDecoder, precision: str, compile: bool) -> Stepper:
     model = build(config, device="cuda", seed=0)
     assert isinstance(model, EncoderDecoderModel)
-    return Stepper(model.train(), StepSettings(precision=precision, compile=compile, eps=1e-6))
+    settings = StepSettings(precision=precision, compile=compile, eps=1e-6)
+    return Stepper(model.train(), SEQ2SEQ, settings)
 
 
-def batch(index: tuple[int, ...]) -> Batch:
-    return collate(PAIRS, np.array(index), BOS, EOS, FRAME).to("cuda")
+def batch(index: tuple[int, ...]) -> PairBatch:
+    return moved(SEQ2SEQ.collate(PAIRS, np.array(index), FRAME), "cuda")
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,8 @@ from allformer.core.layout import Packed
 from allformer.core.loss import IGNORE
 from allformer.data.encoded import EncodedPairs, Rows
 from allformer.errors import TrainingError
-from allformer.train.batch import Batch, Frame, collate
+from allformer.train.batch import Frame, mapped, tensors
+from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
 from tests.models import BOS, EOS, KINDS, PAD, loud
 from tests.models import loss_of as model_loss
 
@@ -49,7 +50,7 @@ def naive() -> tuple[Tensor, Tensor, Tensor]:
     return source, reads, says
 
 
-def loss_of(batch: Batch, smoothing: float = 0.1) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def loss_of(batch: PairBatch, smoothing: float = 0.1) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Loss, NLL and gradients of a loud model."""
     model = loud(KINDS["seq2seq paper"])
     loss, nll = model_loss(
@@ -65,7 +66,7 @@ def loss_of(batch: Batch, smoothing: float = 0.1) -> tuple[Tensor, Tensor, dict[
 
 @pytest.mark.parametrize("frame", [None, FRAME], ids=["plain", "framed"])
 def test_a_batch_is_the_padded_rows_without_the_padding(frame):
-    batch = collate(PAIRS, INDEX, BOS, EOS, frame)
+    batch = Seq2Seq().collate(PAIRS, INDEX, frame)
     source, reads, says = naive()
     assert grid(batch.source, batch.source_layout, PAD, 4).equal(source)
     assert grid(batch.target, batch.target_layout, PAD, 4).equal(reads)
@@ -79,7 +80,7 @@ def test_a_batch_is_the_padded_rows_without_the_padding(frame):
 
 def test_the_decoder_reads_one_place_behind_what_it_says():
     for frame in (None, FRAME):
-        batch = collate(PAIRS, INDEX, BOS, EOS, frame)
+        batch = Seq2Seq().collate(PAIRS, INDEX, frame)
         starts = batch.target_layout.starts.tolist()
         for row, i in enumerate(INDEX):
             place = slice(starts[row], starts[row + 1])
@@ -88,7 +89,7 @@ def test_the_decoder_reads_one_place_behind_what_it_says():
 
 
 def test_packed_and_padded_give_the_same_loss():
-    batch = collate(PAIRS, INDEX, BOS, EOS)
+    batch = Seq2Seq().collate(PAIRS, INDEX)
     loss, nll, _ = loss_of(batch, smoothing=0.0)
     source, reads, says = naive()
     model = loud(KINDS["seq2seq paper"])
@@ -103,7 +104,7 @@ def test_packed_and_padded_give_the_same_loss():
     ids=["roomy", "tight", "one wide row", "many rows"],
 )
 def test_filler_changes_neither_loss_nor_gradient(frame):
-    plain, framed = (collate(PAIRS, INDEX, BOS, EOS, f) for f in (None, frame))
+    plain, framed = (Seq2Seq().collate(PAIRS, INDEX, f) for f in (None, frame))
     assert framed.tokens == plain.tokens
     want, got = loss_of(plain), loss_of(framed)
     torch.testing.assert_close(got[:2], want[:2], rtol=1e-11, atol=0)
@@ -113,8 +114,8 @@ def test_filler_changes_neither_loss_nor_gradient(frame):
 def test_all_batches_of_a_frame_have_one_shape():
     shapes = set()
     for index in ([0], [1, 2], [4, 3, 2, 1], [0, 1, 2, 3, 4]):
-        batch = collate(PAIRS, np.array(index), BOS, EOS, FRAME)
-        shapes.add(tuple((tuple(x.shape), x.dtype) for x in batch.tensors()))
+        batch = Seq2Seq().collate(PAIRS, np.array(index), FRAME)
+        shapes.add(tuple((tuple(x.shape), x.dtype) for x in tensors(batch)))
         assert not (batch.target >= 37).any()
         assert (batch.labels == IGNORE).sum() == FRAME.tokens - batch.tokens
     assert len(shapes) == 1
@@ -131,25 +132,25 @@ def test_all_batches_of_a_frame_have_one_shape():
 )
 def test_a_batch_that_does_not_fit_its_frame_is_refused(frame, said):
     with pytest.raises(TrainingError, match=rf"{said}.*does not fit .*frame's own bounds"):
-        collate(PAIRS, INDEX, BOS, EOS, frame)
+        Seq2Seq().collate(PAIRS, INDEX, frame)
 
 
 def test_a_batch_that_just_fits_its_frame_has_no_filler():
     one = np.array([3])  # 2 + 1 source tokens, 3 + 1 target tokens
-    batch = collate(PAIRS, one, BOS, EOS, Frame(tokens=4, sentences=1, width=4))
+    batch = Seq2Seq().collate(PAIRS, one, Frame(tokens=4, sentences=1, width=4))
     assert batch.labels.tolist() == [34, 35, 36, EOS]
     assert batch.target.tolist() == [BOS, 34, 35, 36]
     assert batch.source[:3].tolist() == [14, 15, EOS]
 
 
 def test_map_reaches_every_tensor_and_nothing_else():
-    batch = collate(PAIRS, INDEX, BOS, EOS, FRAME)
+    batch = Seq2Seq().collate(PAIRS, INDEX, FRAME)
     seen = []
-    copy = batch.map(lambda x: seen.append(x) or x.clone())
-    assert len(seen) == len(batch.tensors()) == 11
-    assert {id(x) for x in seen} == {id(x) for x in batch.tensors()}
+    copy = mapped(batch, lambda x: seen.append(x) or x.clone())
+    assert len(seen) == len(tensors(batch)) == 11
+    assert {id(x) for x in seen} == {id(x) for x in tensors(batch)}
     assert copy.tokens == batch.tokens
     assert type(copy.source_layout) is type(batch.source_layout)
-    for new, old in zip(copy.tensors(), batch.tensors(), strict=True):
+    for new, old in zip(tensors(copy), tensors(batch), strict=True):
         assert new.equal(old)
         assert new.data_ptr() != old.data_ptr()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from allformer.cli.main import main
+from tests.tiny import checkpoint  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parents[2]
 TINY = [
@@ -117,10 +118,8 @@ def test_input_that_is_not_utf8_is_refused_with_its_line(allformer, run):
     assert "iconv" in said.err
 
 
-def test_resume_goes_on_where_a_longer_recipe_wants_it(allformer, run):
-    recipe = run / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace("steps: 4", "steps: 6"))
-    said = allformer("train", "--resume", run)
+def test_resume_goes_on_after_the_end_with_more_steps(allformer, run):
+    said = allformer("train", "--resume", run, "--set", "train.steps=6")
     assert said.status == 0, said.err
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps[-1] == 6
@@ -130,7 +129,7 @@ def test_resume_goes_on_where_a_longer_recipe_wants_it(allformer, run):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["translate", "nowhere", "x"], ["nowhere", "config.json"]),
+        (["translate", "nowhere", "x"], ["nowhere", "no directory"]),
         (["evaluate", "nowhere"], ["nowhere"]),
         (["train"], ["--data", "phrasebook"]),
         (["train", "nowhere.yaml"], ["nowhere.yaml"]),
@@ -138,6 +137,13 @@ def test_resume_goes_on_where_a_longer_recipe_wants_it(allformer, run):
         (["train", "--set", "train.stepz=3"], ["stepz", "steps"]),
         (["train", "--set", "nonsense"], ["section.key=value"]),
         (["train", "--resume", "nowhere"], ["nowhere"]),
+        (["train", "--resume", "x", "--out", "y"], ["leave out", "--out"]),
+        (["train", "--resume", "x", "--target", "zh"], ["leave out", "--target"]),
+        (["train", "--allow-changed-data"], ["--resume"]),
+        (["train", "--set", "tokenizer.vocab=-1"], ["tokenizer.vocab=-1", "at least"]),
+        (["train", "--set", "train.seed=-1"], ["train.seed=-1", "at least 0"]),
+        (["train", "--set", "model.dim=31"], ["model.dim=31", "even"]),
+        (["demo", "--set", "data.hold_out=-1"], ["data.hold_out=-1"]),
         (
             ["train", "--set", "data.corpus=phrasebook", "--target", "zh", "--device", "gpu"],
             ["'gpu'"],
@@ -152,6 +158,62 @@ def test_a_mistake_is_one_message_and_status_1(allformer, arguments, words, tmp_
     for word in words:
         assert word in said.err, said.err
     assert not list(tmp_path.iterdir()), "a refused call leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["translate", "RUN", "x", "--beams", "0"], ["num_beams=0", "at least 1"]),
+        (["translate", "RUN", "x", "--max-new-tokens", "0"], ["max_new_tokens=0", "at least 1"]),
+        (["translate", "RUN", "x", "--length-penalty", "nan"], ["length_penalty=nan", "finite"]),
+        (["translate", "RUN", "one two " * 300], ["tokens, but", "takes 120", "--truncate"]),
+        (["evaluate", "RUN", "--split", "val", "--beams", "0"], ["num_beams=0", "at least 1"]),
+        (
+            ["evaluate", "RUN", "--split", "val", "--length-penalty", "nan"],
+            ["length_penalty=nan", "finite"],
+        ),
+        (["evaluate", "RUN", "--output", "RUN"], ["is a directory; give a file"]),
+        (["evaluate", "RUN", "--output", "RUN/no/out"], ["there is no directory"]),
+    ],
+)
+def test_what_a_run_cannot_do_is_one_line_and_status_1(allformer, run, arguments, words):
+    said = allformer(*(argument.replace("RUN", str(run)) for argument in arguments))
+    assert said.status == 1
+    assert "Traceback" not in said.err
+    assert len(said.err.strip().splitlines()) == 1, said.err
+    for word in words:
+        assert word in said.err, said.err
+
+
+def test_an_output_that_is_a_file_is_refused_before_the_work(allformer, corpus, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for verb in (["train", "--data", corpus, *TINY], ["demo"]):
+        said = allformer(*verb, "--out", tmp_path / "file")
+        assert said.status == 1
+        assert "is no directory" in said.err
+        assert len(said.err.strip().splitlines()) == 1, said.err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+def test_evaluate_of_a_checkpoint_says_in_one_line_what_to_do(allformer, checkpoint, name):  # noqa: F811
+    said = allformer("evaluate", checkpoint(name))
+    assert said.status == 1
+    assert len(said.err) < 400, said.err
+    assert {"gpt2": "translate needs", "marian": "`allformer translate`"}[name] in said.err
+
+
+def test_other_data_is_refused_until_it_is_allowed(allformer, corpus, run):
+    more = [*TINY[:1], "train.steps=5"]
+    before = corpus.read_text()
+    try:
+        corpus.write_text(before + "seven eight\teight seven\n")
+        said = allformer("train", "--resume", run, *more)
+        assert said.status == 1
+        assert "--allow-changed-data" in said.err
+        assert allformer("train", "--resume", run, "--allow-changed-data", *more).status == 0
+    finally:
+        corpus.write_text(before)
 
 
 def test_a_split_that_is_not_there_is_named(allformer, run):

@@ -26,11 +26,10 @@ from allformer.checkpoint import convert as module
 from allformer.checkpoint import shards
 from allformer.checkpoint.convert import convert
 from allformer.checkpoint.llama2c import read_llama2c
-from allformer.checkpoint.run import load_run, save_run
+from allformer.checkpoint.run import save_run
 from allformer.cli.main import app
 from allformer.errors import CheckpointError
 from allformer.families.original import transformer
-from allformer.generate.translate import Translator
 from allformer.text.load import load_tokenizer
 from allformer.text.tokenizer import train_tokenizer
 from tests.loud import make_loud
@@ -177,11 +176,9 @@ def test_a_model_that_we_trained_opens_in_transformers_and_translates_the_same(t
     theirs = MarianMTModel.from_pretrained(tmp_path / "out").eval()
     reader = AutoTokenizer.from_pretrained(tmp_path / "out")
     for beams in (1, 3):
-        run = load_run(tmp_path / "run")
-        translator = Translator(run, beams=beams, max_new_tokens=20)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an untrained model seldom finds an end
-            ours = list(translator.lines(lines))
+            ours = af.translate(tmp_path / "run", lines, num_beams=beams, max_new_tokens=20)
         ids = theirs.generate(
             **reader(lines, return_tensors="pt", padding=True, return_token_type_ids=False),
             num_beams=beams, max_new_tokens=20, max_length=None,

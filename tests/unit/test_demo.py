@@ -9,10 +9,12 @@ import pytest
 
 from allformer.data import phrasebook as book
 from allformer.demo import RECIPE, demo
-from allformer.errors import CheckpointError
+from allformer.errors import CheckpointError, TrainingError
+from allformer.train.lock import only_one
 
 QUICK = ("train.steps=3", "train.save_every=2", "model.dim=16", "tokenizer.vocab=500")
-pytestmark = pytest.mark.filterwarnings("ignore:line")  # a model of three steps finds no end
+# A model of three steps finds no end.
+pytestmark = pytest.mark.filterwarnings("ignore:no end was reached")
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +38,13 @@ def test_a_second_demo_takes_the_place_of_the_first_and_of_nothing_else(tmp_path
     demo(tmp_path, overrides=QUICK, say=str)
     (tmp_path / "recipe.yaml").write_text("name: mine\n")
     with pytest.raises(CheckpointError, match="something else than a demo"):
+        demo(tmp_path, overrides=QUICK, say=str)
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_demo_that_is_being_trained_is_left_alone(tmp_path):
+    demo(tmp_path, overrides=QUICK, say=str)
+    with only_one(tmp_path), pytest.raises(TrainingError, match="being trained by another process"):
         demo(tmp_path, overrides=QUICK, say=str)
     assert (tmp_path / "model.safetensors").exists()
 

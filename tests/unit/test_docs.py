@@ -47,7 +47,7 @@ def run_directory(path: Path) -> None:
     save_run(path, model, tokenizer)
 
 
-@pytest.mark.filterwarnings("ignore:line 1. no end after")
+@pytest.mark.filterwarnings("ignore:no end was reached")
 @pytest.mark.parametrize("page", READMES)
 def test_the_python_of_the_readme_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -38,7 +38,7 @@ def test_a_vocabulary_beyond_16_bits_uses_wider_ids() -> None:
     class Large:
         vocab_size = 70_000
 
-        def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
             return [[69_999] for _ in texts]
 
     pairs = EncodedPairs.from_pairs([("a", "b")], Large())  # type: ignore[arg-type]

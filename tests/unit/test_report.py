@@ -495,3 +495,18 @@ def test_numbers_are_written_for_readers() -> None:
     assert [compact(n) for n in (63_082_496, 999_600, 12)] == ["63.1M", "1000k", "12"]
     want = {5e-4: "5e-4", 0.25: "0.25", 12_000: "12,000", 2.5e6: "2.5M", 0: "0"}
     assert {n: charts.short(n) for n in want} == want
+
+
+def test_dropout_is_spoken_of_where_there_is_some(tmp_path):
+    told = "Training is measured with dropout on"
+    assert told in report(tmp_path)
+    tiny = af.preset("original-tiny")
+    without = {
+        side: dataclasses.replace(
+            getattr(tiny, side),
+            dropout=0.0,
+            blocks=tuple(dataclasses.replace(b, dropout=0.0) for b in getattr(tiny, side).blocks),
+        )
+        for side in ("encoder", "decoder")
+    }
+    assert told not in report(tmp_path, model_of(**without))

@@ -12,10 +12,11 @@ from torch import Tensor
 from allformer.core.loss import IGNORE
 from allformer.core.model import EncoderDecoderModel, build
 from allformer.data.encoded import EncodedPairs, Rows
-from allformer.train.batch import Batch, Frame, collate
+from allformer.train.batch import Frame
+from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
 from allformer.train.step import Stepper, StepSettings
 from tests.loud import make_loud
-from tests.models import BOS, EOS, KINDS, VOCAB
+from tests.models import KINDS, VOCAB
 
 RATE = 3e-3
 # A key's bias has no gradient but rounding, which the default eps of 1e-9 would make a step of.
@@ -29,11 +30,12 @@ def rows(count: int, seed: int) -> Rows:
     return Rows(ids, lengths, lengths.cumsum() - lengths)
 
 
+SEQ2SEQ = Seq2Seq()
 PAIRS = EncodedPairs(rows(24, 1), rows(24, 2))
 
 
-def batch(*index: int, frame: Frame | None = None) -> Batch:
-    return collate(PAIRS, np.array(index), BOS, EOS, frame)
+def batch(*index: int, frame: Frame | None = None) -> PairBatch:
+    return SEQ2SEQ.collate(PAIRS, np.array(index), frame)
 
 
 def fresh(dtype: torch.dtype = torch.float64) -> EncoderDecoderModel:
@@ -59,7 +61,7 @@ def moments(model: EncoderDecoderModel, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
-def mean_loss(model: EncoderDecoderModel, data: Batch, smoothing: float) -> Tensor:
+def mean_loss(model: EncoderDecoderModel, data: PairBatch, smoothing: float) -> Tensor:
     """torch's own cross-entropy over the logits of padded rows."""
     source, target = data.source_layout, data.target_layout
     ids = source.to_grid(data.source), source.keep, target.to_grid(data.target), target.keep
@@ -69,7 +71,7 @@ def mean_loss(model: EncoderDecoderModel, data: Batch, smoothing: float) -> Tens
 
 
 def torch_step(
-    model: EncoderDecoderModel, optimizer: torch.optim.Optimizer, data: Batch, clip: float
+    model: EncoderDecoderModel, optimizer: torch.optim.Optimizer, data: PairBatch, clip: float
 ) -> Tensor:
     """What a step is, spelled out."""
     optimizer.zero_grad()
@@ -100,7 +102,7 @@ STEPS = [(0, 1, 2), (3, 4), (5, 6, 7, 8, 9, 10), (11,), (12, 13, 14)]
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_steps_are_torchs_adamw_on_the_mean_loss(decay):
     ours, theirs = fresh(), fresh()
-    stepper = Stepper(ours, StepSettings(clip=1e9, weight_decay=decay, eps=EPS))
+    stepper = Stepper(ours, SEQ2SEQ, StepSettings(clip=1e9, weight_decay=decay, eps=EPS))
     optimizer = torch_adam(theirs, decay)
     for number, index in enumerate(STEPS, 1):
         rate = RATE / number
@@ -115,10 +117,10 @@ def test_steps_are_torchs_adamw_on_the_mean_loss(decay):
 
 def test_clipping_in_the_optimiser_is_torchs_clip_grad_norm():
     ours, theirs, free = fresh(), fresh(), fresh()
-    norms = [float(Stepper(fresh(), StepSettings())([batch(*i)], 0.0).norm) for i in STEPS]
+    norms = [float(Stepper(fresh(), SEQ2SEQ, StepSettings())([batch(*i)], 0.0).norm) for i in STEPS]
     clip = sorted(norms)[1]  # one step is left alone, the others are clipped
-    stepper = Stepper(ours, StepSettings(clip=clip, eps=EPS))
-    unclipped = Stepper(free, StepSettings(clip=1e9, eps=EPS))
+    stepper = Stepper(ours, SEQ2SEQ, StepSettings(clip=clip, eps=EPS))
+    unclipped = Stepper(free, SEQ2SEQ, StepSettings(clip=1e9, eps=EPS))
     optimizer = torch_adam(theirs, 0.0)
     for index in STEPS:
         result = stepper([batch(*index)], RATE)
@@ -138,7 +140,7 @@ def test_clipping_in_the_optimiser_is_torchs_clip_grad_norm():
 def test_accumulated_micro_batches_are_one_full_batch(split):
     full, parts = fresh(), fresh()
     for model, batches in ((full, [batch(*range(7))]), (parts, [batch(*s) for s in split])):
-        stepper = Stepper(model, StepSettings(clip=1.0, eps=EPS))
+        stepper = Stepper(model, SEQ2SEQ, StepSettings(clip=1.0, eps=EPS))
         result = stepper(batches, RATE)
         assert result.tokens == sum(b.tokens for b in batches) == batch(*range(7)).tokens
         model.result = result
@@ -155,7 +157,7 @@ def test_a_framed_step_is_the_plain_step():
     plain, framed = fresh(), fresh()
     frame = Frame(tokens=64, sentences=8, width=12)
     for model, data in ((plain, batch(1, 2, 3)), (framed, batch(1, 2, 3, frame=frame))):
-        Stepper(model, StepSettings(eps=EPS))([data], RATE)
+        Stepper(model, SEQ2SEQ, StepSettings(eps=EPS))([data], RATE)
     torch.testing.assert_close(weights(framed), weights(plain), rtol=1e-8, atol=1e-9)
 
 
@@ -176,7 +178,7 @@ def poisoned(stepper: Stepper, value: float) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_step_that_is_not_finite_changes_nothing(value):
     model = fresh(torch.float32)
-    stepper = Stepper(model, StepSettings(weight_decay=0.1))
+    stepper = Stepper(model, SEQ2SEQ, StepSettings(weight_decay=0.1))
     stepper([batch(0, 1)], RATE)
     before = weights(model), {k: v.clone() for k, v in moments(model, stepper.optimizer).items()}
     plain = stepper.plain_loss
@@ -189,7 +191,7 @@ def test_a_step_that_is_not_finite_changes_nothing(value):
     stepper.plain_loss = plain  # and the next step goes on as if nothing had been
     stepper([batch(4, 5)], RATE)
     twin = fresh(torch.float32)
-    other = Stepper(twin, StepSettings(weight_decay=0.1))
+    other = Stepper(twin, SEQ2SEQ, StepSettings(weight_decay=0.1))
     other([batch(0, 1)], RATE)
     other([batch(4, 5)], RATE)
     torch.testing.assert_close(weights(model), weights(twin), rtol=0, atol=0)
@@ -200,7 +202,7 @@ def test_a_step_that_is_not_finite_changes_nothing(value):
 
 def test_bf16_computes_in_bf16_and_keeps_weights_and_moments_in_fp32():
     model = fresh(torch.float32)
-    stepper = Stepper(model, StepSettings(precision="bf16"))
+    stepper = Stepper(model, SEQ2SEQ, StepSettings(precision="bf16"))
     seen = set()
     for layer in model.decoder.layers:
         layer.register_forward_hook(lambda _m, _i, out: seen.add(out.dtype))
@@ -220,7 +222,7 @@ def test_bf16_goes_where_fp32_goes():
     steps = {}
     for precision in ("fp32", "bf16"):
         model = fresh(torch.float32)
-        stepper = Stepper(model, StepSettings(precision=precision, smoothing=0.0))
+        stepper = Stepper(model, SEQ2SEQ, StepSettings(precision=precision, smoothing=0.0))
         steps[precision] = [
             float(stepper([batch(0, 1, 2, 3)], 1e-2).loss) / batch(0, 1, 2, 3).tokens
             for _ in range(12)
@@ -231,7 +233,7 @@ def test_bf16_goes_where_fp32_goes():
 
 def test_fp16_scales_the_loss_and_lowers_the_scale_when_it_overflows():
     model = fresh(torch.float32)
-    stepper = Stepper(model, StepSettings(precision="fp16"))
+    stepper = Stepper(model, SEQ2SEQ, StepSettings(precision="fp16"))
     assert stepper.scaler is not None
     start = stepper.scaler.get_scale()
     poisoned(stepper, float("inf"))
@@ -247,7 +249,7 @@ def test_fp16_scales_the_loss_and_lowers_the_scale_when_it_overflows():
             break
         torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
     twin = fresh(torch.float32)
-    want = Stepper(twin, StepSettings())([batch(0, 1)], RATE)
+    want = Stepper(twin, SEQ2SEQ, StepSettings())([batch(0, 1)], RATE)
     torch.testing.assert_close(norm, want.norm, rtol=0.02, atol=0)  # unscaled before clipping
     assert {x.dtype for x in weights(model).values()} == {torch.float32}
     assert any((p != before[n]).any() for n, p in weights(model).items())
@@ -265,8 +267,8 @@ def test_a_compiled_step_over_many_framed_batches_compiles_once(monkeypatch):
     frame = Frame(tokens=64, sentences=8, width=12)
     eager, compiled = fresh(), fresh()
     steps = [
-        Stepper(eager, StepSettings(eps=EPS)),
-        Stepper(compiled, StepSettings(eps=EPS, compile=True)),
+        Stepper(eager, SEQ2SEQ, StepSettings(eps=EPS)),
+        Stepper(compiled, SEQ2SEQ, StepSettings(eps=EPS, compile=True)),
     ]
     batches = [(0,), (1, 2), (3, 4, 5, 6), (7, 8, 9), (10, 11, 12, 13, 14, 15), (16, 17)]
     for number, index in enumerate(batches, 1):
@@ -284,7 +286,7 @@ def test_a_compiled_step_over_many_framed_batches_compiles_once(monkeypatch):
 def test_a_restored_stepper_goes_on_bit_for_bit(precision):
     settings = StepSettings(precision=precision, weight_decay=0.01)
     straight = fresh(torch.float32)
-    stepper = Stepper(straight, settings)
+    stepper = Stepper(straight, SEQ2SEQ, settings)
     for index in STEPS[:3]:
         stepper([batch(*index)], RATE)
     state = {
@@ -293,7 +295,7 @@ def test_a_restored_stepper_goes_on_bit_for_bit(precision):
     }
     resumed = fresh(torch.float32)
     resumed.load_state_dict(straight.state_dict())
-    other = Stepper(resumed, settings)
+    other = Stepper(resumed, SEQ2SEQ, settings)
     other.load(deepcopy(state))
     for index in STEPS[3:]:
         stepper([batch(*index)], RATE)

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import allformer as af
-from allformer.checkpoint.run import load_run, save_run
-from allformer.core.model import EncoderDecoderModel, build
+from allformer.checkpoint.run import save_run
+from allformer.core.model import build
 from allformer.errors import ConfigError, LengthError, TaskError
 from allformer.families.original import transformer
-from allformer.generate.translate import Translator
 from allformer.tasks import Stream, generate, open_kit, summarise, translate
 from allformer.text.tokenizer import train_tokenizer
 from tests import tiny
@@ -264,21 +263,18 @@ def test_a_checkpoint_that_cannot_write_says_what_it_can(checkpoint, name, call,
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def test_a_run_of_ours_translates_as_its_recipe_says(tmp_path):
+def test_a_run_of_ours_is_a_checkpoint_like_any_other(tmp_path):
     lines = ["He sold two new books yesterday.", "他昨天卖了两本新书。"]
     tokenizer = train_tokenizer(lines, "bpe", 60)
     model = build(transformer(16, 2, 32, 1, vocab=tokenizer.vocab_size), seed=0).eval()
-    assert isinstance(model, EncoderDecoderModel)
     save_run(tmp_path, model, tokenizer)
-    (tmp_path / "recipe.yaml").write_text("decode: {beams: 3, length_penalty: 0.5}\n")
     kit = open_kit(tmp_path)
-    assert kit.is_run
-    with pytest.warns(UserWarning, match="no end after"):
+    assert kit.tokenizer.encode("two books")[-1] == kit.tokenizer.eos_id
+    with pytest.warns(UserWarning, match="no end was reached"):
         found = af.translate(kit, [lines[0], "", "two books"])
-    translator = Translator(load_run(tmp_path), beams=3, length_penalty=0.5)
-    with pytest.warns(UserWarning, match="no end after"):
-        assert [translator(lines[0]), "", translator("two books")] == found
-    with pytest.raises(ConfigError, match="translates one way"):
+    with pytest.warns(UserWarning, match="no end was reached"):
+        assert af.translate(tmp_path, [lines[0], "", "two books"], num_beams=4) == found
+    assert len(af.embed(kit, "two books")) == 16
+    assert translate(kit, "two books", do_sample=True, num_beams=1, seed=1) != found[2]
+    with pytest.raises(ConfigError, match="is told no language"):
         translate(kit, "x", source="en", target="de")
-    with pytest.raises(ConfigError, match="top_k: a run takes num_beams"):
-        translate(kit, "x", top_k=3)

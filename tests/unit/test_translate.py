@@ -1,18 +1,22 @@
-"""Translator: a line out for each line in, whatever its neighbours, and limits that speak up."""
+"""Runs translate by the one pipeline: a line out for each line in, and limits that speak up."""
 
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import allformer as af
+from allformer.checkpoint.older_run import closed, generation_of
 from allformer.checkpoint.run import Run
 from allformer.config import EncoderDecoder, Learned, LMHead, Position, Sinusoidal, Tokens
-from allformer.errors import LengthError
-from allformer.generate import translate
-from allformer.generate.translate import Translator
+from allformer.errors import ConfigError, LengthError
+from allformer.tasks import batching
+from allformer.tasks.pipeline import Pipeline, open_pipeline, run_pipeline
+from allformer.tasks.texts import translate
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from tests.models import BOS, EOS, KINDS, PAD, restless
 
@@ -28,9 +32,9 @@ LINES = [
     "two old men",
     "",
 ]
-
-
 SINES = Sinusoidal()
+OLD = Path(__file__).parents[1] / "old_run"  # from before runs were checkpoints
+RECORD = json.loads((OLD / "said.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +42,8 @@ def tokenizer() -> Tokenizer:
     return train_tokenizer(LINES, "char", vocab=60)
 
 
-def make_run(tokenizer: Tokenizer, end: float = 4.0, position: Position = SINES) -> Run:
-    """A restless model over the tokeniser's pieces."""
+def make_run(tokenizer: Tokenizer, end: float = 4.0, position: Position = SINES) -> Pipeline:
+    """A restless model over the tokeniser's pieces, as training would leave it."""
     config = KINDS["seq2seq modern"]
     assert isinstance(config, EncoderDecoder)
     pieces = Tokens(tokenizer.vocab_size, scale=True, pad_id=PAD, bos_id=BOS, eos_id=EOS)
@@ -48,102 +52,122 @@ def make_run(tokenizer: Tokenizer, end: float = 4.0, position: Position = SINES)
         replace(config.decoder, source=pieces, position=position),
         head=LMHead(tied=False, bias=True),
     )
-    return Run(Path("nowhere"), restless(config, seed=7, end=end), tokenizer)
+    model = restless(config, seed=7, end=end)
+    model.generation = generation_of(config, beams=2)
+    return run_pipeline(Run(Path("nowhere"), model, closed(tokenizer, 40)))
 
 
 @pytest.fixture(autouse=True)
 def _quiet():
     """Restless models often find no end; the test about that warning asks for it by itself."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="line .* no end after")
+        warnings.filterwarnings("ignore", message="no end was reached")
         yield
 
 
+# --- an older run ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", RECORD["said"])
+def test_an_older_run_says_token_for_token_what_it_said(case):
+    beams, penalty, limit = case.split()
+    options = {"num_beams": int(beams), "length_penalty": float(penalty)}
+    if limit != "None":
+        options["max_new_tokens"] = int(limit)
+    found = translate(open_pipeline(OLD, device="cpu"), RECORD["texts"], **options)
+    assert found == RECORD["said"][case]
+
+
+def test_an_older_run_searches_as_its_recipe_says_and_refuses_what_is_too_long():
+    pipeline = open_pipeline(OLD, device="cpu")
+    assert translate(pipeline, RECORD["texts"]) == RECORD["said"]["3 0.5 None"]
+    assert af.load(OLD).generation["num_beams"] == 3
+    with pytest.raises(LengthError, match="takes 32; split it, or cut it with truncate=True"):
+        translate(pipeline, "dog " * 40)
+
+
+# --- lines and batches -------------------------------------------------------------------------
+
+
 def test_each_line_in_gives_a_line_out_in_order_and_empty_ones_stay_empty(tokenizer):
-    translator = Translator(make_run(tokenizer), beams=2)
-    out = list(translator.lines(LINES))
+    out = translate(make_run(tokenizer), LINES)
     assert len(out) == len(LINES)
     assert [bool(text) for text in out] == [bool(text.strip()) for text in LINES]
     assert len(set(out)) >= 8, "the lines must be told apart"
-    assert not any("\n" in text for text in out)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_line_among_others_is_translated_as_alone(tokenizer, beams):
-    translator = Translator(make_run(tokenizer), beams=beams)
-    assert list(translator.lines(LINES)) == [translator(line) for line in LINES]
+@pytest.mark.parametrize("end", [4.0, -1e4], ids=["ends", "endless"])
+def test_a_line_among_others_is_translated_as_alone(tokenizer, beams, end):
+    run = make_run(tokenizer, end)
+    alone = [translate(run, line, num_beams=beams) for line in LINES]
+    assert translate(run, LINES, num_beams=beams) == alone
 
 
-@pytest.mark.parametrize("budget", [1, 30, 60, 10_000])
+@pytest.mark.parametrize("budget", [1, 60, 10_000])
 def test_the_batch_budget_changes_nothing_but_the_batches(tokenizer, budget, monkeypatch):
     run = make_run(tokenizer)
-    want = [Translator(run, beams=2)(line) for line in LINES]
-    sizes = []
-    plain = translate.search
-
-    def spy(model, ids, *args, **kwargs):
-        sizes.append(tuple(ids.shape))
-        return plain(model, ids, *args, **kwargs)
-
-    monkeypatch.setattr(translate, "search", spy)
-    assert list(Translator(run, beams=2, batch_tokens=budget).lines(LINES)) == want
-    assert sum(rows for rows, _ in sizes) == 7
-    assert all(rows == 1 or rows * width <= budget for rows, width in sizes)
-    assert {1: 7, 10_000: 1}.get(budget, len(sizes)) == len(sizes)
+    want = [translate(run, line) for line in LINES]
+    monkeypatch.setitem(batching.BUDGET, "cpu", budget)
+    assert translate(run, LINES) == want
 
 
-def test_a_long_stream_is_read_in_pieces_and_stays_in_order(tokenizer, monkeypatch):
-    translator = Translator(make_run(tokenizer), beams=1)
-    want = list(translator.lines(LINES))
-    monkeypatch.setattr(translate, "_CHUNK", 3)
-    read = []
-
-    def stream():
-        for line in LINES:
-            read.append(line)
-            yield line + "\n"
-
-    out = translator.lines(stream())
-    assert next(out) == want[0]
-    assert len(read) == 3, "no more lines are read than are needed"
-    assert [want[0], *out] == want
+# --- lengths -----------------------------------------------------------------------------------
 
 
-def test_a_line_longer_than_learned_positions_is_refused_by_number(tokenizer, monkeypatch):
-    monkeypatch.setattr(translate, "_CHUNK", 4)
-    translator = Translator(make_run(tokenizer, position=Learned(20)), beams=1)
-    fits = "a" * 19  # and </s>
-    list(translator.lines([fits]))
-    with pytest.raises(LengthError, match=r"line 6 has 21 tokens.* 20 positions; split the line"):
-        list(translator.lines([fits, "a", "", "dogs", "two", fits + "a"]))
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_translation_has_twice_the_tokens_of_its_source_and_twenty_at_most(tokenizer, beams):
+    run = make_run(tokenizer, end=-1e4)
+    with pytest.warns(UserWarning, match="no end was reached in 2 of 2 texts"):
+        out = translate(run, ["ab", "abcdefgh"], num_beams=beams)
+    # each letter is a token, and so is </s>
+    assert 20 < len(out[0]) <= 2 * 3 + 20 < len(out[1]) <= 2 * 9 + 20
 
 
-def test_learned_positions_bound_the_translation_too(tokenizer):
-    translator = Translator(make_run(tokenizer, end=-1e4, position=Learned(20)), beams=2)
-    with pytest.warns(UserWarning, match="no end after 20 tokens"):
-        translator("a man")
+def test_learned_positions_bound_source_and_translation(tokenizer):
+    run = make_run(tokenizer, end=-1e4, position=Learned(20))
+    with pytest.warns(UserWarning, match="no end was reached"):
+        assert len(translate(run, "a" * 19)) <= 20
+    with pytest.raises(LengthError, match=r"has 21 tokens.* takes 20; split it"):
+        translate(run, ["a", "a" * 20])
 
 
-def test_sinusoids_take_a_line_longer_than_any_before(tokenizer):
+def test_text_far_longer_than_the_run_was_trained_for_is_refused_or_cut(tokenizer):
     run = make_run(tokenizer)
-    assert Translator(run, beams=1, max_new_tokens=30)("two dogs run " * 60)
-    with pytest.warns(UserWarning, match="no end after 628 tokens"):  # 2 · 304 + 20
-        Translator(make_run(tokenizer, end=-1e4), beams=1)("ab" * 150 + "abc")
+    with pytest.raises(LengthError, match=r"has 3001 tokens, but .* takes 40; .*--truncate"):
+        translate(run, ["two dogs", "a" * 3000])
+    with pytest.warns(UserWarning, match="1 text was cut to 40 tokens"):
+        assert translate(run, "a" * 3000, truncate=True) == translate(run, "a" * 39)
 
 
-def test_a_translation_without_an_end_warns_with_the_line_and_the_way_out(tokenizer, monkeypatch):
-    monkeypatch.setattr(translate, "_CHUNK", 2)
-    translator = Translator(make_run(tokenizer, end=-1e4), beams=2, max_new_tokens=6)
-    with pytest.warns(UserWarning, match="no end") as caught:
-        out = list(translator.lines(["", "dogs", "", "", "two dogs"]))
-    said = sorted(str(w.message) for w in caught)
-    assert [text.split(":")[0] for text in said] == ["line 2", "line 5"]
-    assert all("no end after 6 tokens" in text for text in said)
-    assert all("raise max_new_tokens" in text for text in said)
-    assert [bool(text) for text in out] == [False, True, False, False, True]
+def test_text_of_unknown_pieces_is_warned_about(tokenizer):
+    run = make_run(tokenizer)
+    with pytest.warns(UserWarning, match=r'2 texts are mostly pieces .* the first: "ΩΩΩ"'):
+        translate(run, ["two dogs", "ΩΩΩ", "Ωa ΩΩ"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="no end was reached")
+        translate(run, ["two dogs Ω", ""])
 
 
 def test_a_translation_that_ends_does_not_warn(tokenizer):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Translator(make_run(tokenizer, end=40.0), beams=2)("two dogs")
+        translate(make_run(tokenizer, end=40.0), "two dogs")
+
+
+# --- options -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_beams": 0}, "num_beams=0 must be a whole number of at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0 must be a whole number of at least 1"),
+        ({"length_penalty": float("nan")}, "length_penalty=nan must be a finite number"),
+        ({"source": "en", "target": "de"}, "is told no language; leave both out"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(tokenizer, options, said):
+    with pytest.raises(ConfigError, match=said):
+        translate(make_run(tokenizer), "two dogs", **options)

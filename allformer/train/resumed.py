@@ -1,0 +1,37 @@
+"""The recipe of a run that goes on: its own, with what may change on the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from allformer.errors import ConfigError
+from allformer.train.recipe import Recipe, read_override, read_recipe
+
+# All else is in the weights, the optimiser's state or the order of the batches already.
+MAY_CHANGE = (
+    "train.steps", "train.rate", "train.warmup", "train.schedule", "train.smoothing", "train.clip",
+    "train.validate_every", "train.save_every", "train.average", "train.log_every",
+    "decode.beams", "decode.length_penalty",
+)  # fmt: skip
+
+
+def resumed_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
+    """`resumed_recipe(run / "recipe.yaml", ["train.steps=2000"])`."""
+    overrides = list(overrides)
+    for override in overrides:
+        section, name, _ = read_override(override)
+        if f"{section}.{name}" not in MAY_CHANGE:
+            raise ConfigError(
+                f"--set {override}: a run that goes on keeps its {section}.{name}; what may change "
+                f"is {', '.join(MAY_CHANGE)}; for all else start anew with --out"
+            )
+    return read_recipe(path, overrides)
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """In one step: never half a recipe."""
+    aside = path.with_name(path.name + ".new")
+    aside.write_text(recipe.to_yaml(), encoding="utf-8")
+    os.replace(aside, path)
