@@ -6,6 +6,7 @@ pipeline.model, pipeline.tokenizer
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,9 @@ def _tokenizer(directory: Path, root: Path, raw: dict[str, Any], model: AnyModel
 
 
 def _is_half(directory: Path) -> bool:
-    return any(stored.dtype in HALF for stored in open_tensors(directory).values())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # `load` says it again
+        return any(stored.dtype in HALF for stored in open_tensors(directory).values())
 
 
 def _without_head(raw: dict[str, Any]) -> str | None:

@@ -409,8 +409,11 @@ def test_a_run_can_be_opened_while_it_is_being_trained(data, tmp_path, monkeypat
     run, found = tmp_path / "run", []
 
     def look(stepper) -> None:
-        with pytest.warns(UserWarning, match=r"training has not ended; its newest .* step 5"):
+        with pytest.warns(
+            UserWarning, match=r"training has not ended; its newest .* step 5"
+        ) as said:
             found.append(translate(run, "one dog"))
+        assert sum("has not ended" in str(warning.message) for warning in said) == 1
 
     stop_at(monkeypatch, 8, look)
     train(toy_recipe(data, steps=10), run, device="cpu")
