@@ -132,7 +132,8 @@ def test_every_key_of_a_recipe_is_explained_with_its_default(page):
 
 
 @pytest.mark.parametrize(
-    "page", ["README", "docs/data", "docs/training", "docs/tasks", "docs/lessons/README"]
+    "page",
+    ["README", "docs/data", "docs/training", "docs/tasks", "docs/design", "docs/lessons/README"],
 )
 def test_the_two_languages_link_each_other(page):
     english, chinese = Path(f"{page}.md"), Path(f"{page}.zh-CN.md")
