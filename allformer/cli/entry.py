@@ -61,7 +61,8 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
         _give_up_output()
         if (line := told(error)) or not _is_usage(error):  # typer has shown the help already
             _say(_one_line(f"{_who(error)}: {line}"))
-        return _status(error)
+        status = _status(error)  # of an audit 1 means findings, and there are none
+        return 2 if status == 1 and arguments and arguments[0] == "audit" else status
 
 
 def _invoke(app: typer.Typer, arguments: Sequence[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +12,11 @@ from torch import Tensor
 def quick_gelu(x: Tensor) -> Tensor:
     """x σ(1.702 x): OpenAI's first approximation of GELU."""
     return x * torch.sigmoid(1.702 * x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GPT-2's approximation of GELU, not the exact form."""
+    return F.gelu(x, approximate="tanh")
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -28,7 +32,7 @@ def identity(x: Tensor) -> Tensor:
 ACT: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,  # max(0, x)
     "gelu": F.gelu,  # x Φ(x)
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's approximation, not the exact form
+    "gelu_tanh": gelu_tanh,
     "quick_gelu": quick_gelu,
     "silu": F.silu,  # x σ(x)
     "tanh": torch.tanh,

@@ -34,7 +34,8 @@ def gpt2(checkpoint, tmp_path) -> Path:  # noqa: F811
     [
         ({"vocab_size": 10**9}, "describes a model of .* parameters, but .* holds"),
         ({"n_layer": 10_000}, "describes a model of .* parameters, but .* holds"),
-        ({"n_embd": 2**31}, "describes a model of .* parameters, but .* holds"),
+        ({"n_embd": 2**28}, "describes a model of .* parameters, but .* holds"),
+        ({"n_embd": 2**31}, "must be at most 2,147,483,647"),
         ({"n_embd": 10**12}, r"n_embd=1000000000000, which must be a whole number"),
         ({"n_head": 0}, "n_head=0, which must be a whole number from 1"),
         ({"architectures": "GPT2Model"}, "architectures='GPT2Model', which must be a list"),
@@ -51,10 +52,11 @@ def test_our_own_layout_is_measured_too(gpt2, tmp_path):
     af.save(af.load(gpt2), tmp_path / "own", family="allformer")
     text = (tmp_path / "own" / "config.json").read_text()
     raw = json.loads(text)
-    raw["decoder"]["source"]["vocab"] = 10**12
-    (tmp_path / "own" / "config.json").write_text(json.dumps(raw))
-    with pytest.raises(CheckpointError, match="describes a model of"):
-        af.load(tmp_path / "own")
+    for vocab, says in ((10**9, "describes a model of"), (10**12, "must be at most 2,147,483,647")):
+        raw["decoder"]["source"]["vocab"] = vocab
+        (tmp_path / "own" / "config.json").write_text(json.dumps(raw))
+        with pytest.raises(CheckpointError, match=says):
+            af.load(tmp_path / "own")
 
 
 @pytest.mark.parametrize(

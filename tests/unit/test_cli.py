@@ -163,9 +163,9 @@ def test_a_mistake_is_one_message_and_status_1(allformer, arguments, words, tmp_
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["translate", "RUN", "x", "--beams", "0"], ["num_beams=0", "at least 1"]),
-        (["translate", "RUN", "x", "--max-new-tokens", "0"], ["max_new_tokens=0", "at least 1"]),
-        (["translate", "RUN", "x", "--length-penalty", "nan"], ["length_penalty=nan", "finite"]),
+        (["translate", "RUN", "x", "--beams", "0"], ["--beams 0", "at least 1"]),
+        (["translate", "RUN", "x", "--max-new-tokens", "0"], ["--max-new-tokens 0", "at least 1"]),
+        (["translate", "RUN", "x", "--length-penalty", "nan"], ["--length-penalty nan", "finite"]),
         (["translate", "RUN", "one two " * 300], ["tokens, but", "takes 120", "--truncate"]),
         (["evaluate", "RUN", "--split", "val", "--beams", "0"], ["num_beams=0", "at least 1"]),
         (

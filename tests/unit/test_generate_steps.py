@@ -17,7 +17,6 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.errors import GenerationError
 from allformer.generate import beams, decode, rows
 from allformer.generate.generate import generate
-from allformer.generate.search import search
 from allformer.generate.stepper import stepper_for
 from tests.models import (
     EOS,
@@ -31,6 +30,7 @@ from tests.models import (
     right_padding,
     tokens,
 )
+from tests.search import search
 
 LENGTHS = [9, 4, 7, 1, 9, 6]
 ENDS = list(range(EOS, 16))  # enough that rows end soon, and at different times

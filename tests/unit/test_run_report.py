@@ -46,12 +46,17 @@ def test_a_run_whose_data_is_gone_is_shown_without_scores(allformer, run, corpus
     assert (run / "report.html").is_file()
 
 
-def test_odd_rows_of_metrics_are_left_out(allformer, run):
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 5, "loss": NaN, "nll": Infinity, "rate": "x"}\n[1]\n3\n{"step"')
+def test_odd_numbers_of_metrics_are_left_out_and_odd_rows_named(allformer, run):
+    log = run / "metrics.jsonl"
+    before = log.read_text(encoding="utf-8")
+    log.write_text(before + '{"step": 5, "loss": NaN, "nll": Infinity, "rate": "x"}\n{"step"')
     said = allformer("report", run)
     assert said.status == 0, said.err
     assert "NaN" not in (run / "report.html").read_text(encoding="utf-8")
+    log.write_text(before + "[1]\n")
+    said = allformer("report", run)
+    assert said.status == 1
+    assert "metrics.jsonl, line" in said.err
 
 
 @pytest.mark.parametrize("split", ["tset", "dev"])

@@ -53,7 +53,7 @@ def make_run(tokenizer: Tokenizer, end: float = 4.0, position: Position = SINES)
         head=LMHead(tied=False, bias=True),
     )
     model = restless(config, seed=7, end=end)
-    model.generation = generation_of(config, beams=2)
+    model.provenance.generation = generation_of(config, beams=2)
     return run_pipeline(Run(Path("nowhere"), model, closed(tokenizer, 40)))
 
 
@@ -81,7 +81,7 @@ def test_an_older_run_says_token_for_token_what_it_said(case):
 def test_an_older_run_searches_as_its_recipe_says_and_refuses_what_is_too_long():
     pipeline = open_pipeline(OLD, device="cpu")
     assert translate(pipeline, RECORD["texts"]) == RECORD["said"]["3 0.5 None"]
-    assert af.load(OLD).generation["num_beams"] == 3
+    assert af.load(OLD).provenance.generation["num_beams"] == 3
     with pytest.raises(LengthError, match="takes 32; split it, or cut it with truncate=True"):
         translate(pipeline, "dog " * 40)
 
@@ -142,7 +142,7 @@ def test_text_far_longer_than_the_run_was_trained_for_is_refused_or_cut(tokenize
 
 def test_text_of_unknown_pieces_is_warned_about(tokenizer):
     run = make_run(tokenizer)
-    with pytest.warns(UserWarning, match=r'2 texts are mostly pieces .* the first: "ΩΩΩ"'):
+    with pytest.warns(UserWarning, match=r'2 of 3 texts are mostly unknown .*of "ΩΩΩ"'):
         translate(run, ["two dogs", "ΩΩΩ", "Ωa ΩΩ"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

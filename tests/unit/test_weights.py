@@ -211,8 +211,8 @@ def test_a_saved_run_comes_back_ready_to_translate(run, tokenizer):
     back = load_run(run)
     assert back.path == run
     assert back.tokenizer.encode("ein dog") == [*tokenizer.encode("ein dog"), EOS]
-    assert back.model.generation["num_beams"] == 4
-    assert back.model.generation["suppress_tokens"] == [PAD, BOS]
+    assert back.model.provenance.generation["num_beams"] == 4
+    assert back.model.provenance.generation["suppress_tokens"] == [PAD, BOS]
     assert not back.model.training
     want = loud(back.model.config).float()
     assert all(x.equal(weights(want)[name]) for name, x in weights(back.model).items())
