@@ -46,8 +46,8 @@ class Grid(NamedTuple):
     def places(self, device: torch.device) -> Places:
         """Every column up to the last new one is a key."""
         query, key = self.columns(device)[None], torch.arange(self.total, device=device)[None]
-        plain = self.keep is None and isinstance(self.past, int)
-        return Places(query, key, self.keep, plain)
+        told = isinstance(self.past, int)
+        return Places(query, key, self.keep, self.keep is None and told, told and self.width == 1)
 
     def columns(self, device: torch.device) -> Tensor:
         """The places of the new tokens, T."""

@@ -60,7 +60,6 @@ class Model(nn.Module, Generic[C]):
             )
             setattr(self, name, Stack(stack, name, **shared))
             table = getattr(self.stack(name).source, "embedding", None)
-        self._replay: Replay | None = None
 
     def _shares(self) -> bool:
         return isinstance(self.config, config.EncoderDecoder) and self.config.shared
@@ -129,9 +128,6 @@ class Model(nn.Module, Generic[C]):
         padding. `dtype` is what is computed in; `kernel="eager"` computes attention as the formula.
         """
         found, targets = self.sort(given)
-        replayed = self._replayed(found, targets, dtype, kernel)
-        if replayed is not None:
-            return replayed
         self._complete(found, targets)
         sides = self._lay_out(found, self._whole(found, targets))
         hidden = self.hidden(sides, dtype=dtype, kernel=kernel)
@@ -262,10 +258,6 @@ class Model(nn.Module, Generic[C]):
         """What the pooler makes of the states, B dim."""
         return None
 
-    def _replayed(self, *args: Any) -> Output | None:
-        """The answer of a captured graph, where there is one for this call."""
-        return None
-
 
 def alike(x: Tensor, layout: Layout, other: Layout) -> tuple[Tensor, Layout]:
     """What is looked at, packed if they who look are packed, else on its grid."""
@@ -394,6 +386,7 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         super().__init__(model)
         self.pool = None if model.pool is None else Pool(model.pool, model.encoder.dim)
         self._add_head()
+        self._replay: Replay | None = None
 
     def forward(
         self,
@@ -412,6 +405,14 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         """
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
         given = {**given, "token_type_ids": token_type_ids, **inputs}
+        plain = dtype is None and kernel == "fast" and labels is None and not inputs
+        if self._replay is not None and plain and Replay.fits(input_ids) and not listening():
+            rows, width = self.encoder.source.check(
+                {k: x for k, x in given.items() if x is not None}
+            )
+            if attention_mask is not None:
+                check_mask(attention_mask, rows, width)
+            return Output(self._replay(input_ids, attention_mask, token_type_ids))
         return self.call(given, dtype=dtype, kernel=kernel)
 
     def pooled(self, grid: Tensor) -> Tensor | None:
@@ -432,25 +433,6 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
     def infer(self, side: Side) -> Output:
         """What the model gives for one side, without targets."""
         return self.finish(self.hidden({"encoder": side}), {"encoder": side}, {})
-
-    def _replayed(
-        self,
-        found: Mapping[str, Mapping[str, Tensor]],
-        targets: Mapping[str, Tensor],
-        dtype: torch.dtype | None,
-        kernel: str,
-    ) -> Output | None:
-        inputs = found["encoder"]
-        plain = {"input_ids", "attention_mask", "token_type_ids"} >= inputs.keys()
-        asked = targets or dtype is not None or kernel != "fast" or listening()
-        ids = inputs.get("input_ids")
-        if self._replay is None or asked or not plain or ids is None or not self._replay.fits(ids):
-            return None
-        rows, width = self.encoder.source.check(inputs)
-        mask = inputs.get("attention_mask")
-        if mask is not None:
-            check_mask(mask, rows, width)
-        return Output(self._replay(ids, mask, inputs.get("token_type_ids")))
 
 
 @implements(config.DecoderOnly)

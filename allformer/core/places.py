@@ -18,14 +18,15 @@ class Places(NamedTuple):
     """`query` (R or 1, T) and `key` (R or 1, S) are places; `real` (R, S) is False where nobody
     stands (padding, an empty slot), None where somebody does everywhere.
 
-    `plain`: key j stands at j, the queries are the last T of them, and all are real. Then kernels
-    need no mask: the whole triangle (T = S) is SDPA's `is_causal`, one query (T = 1) sees all.
+    `plain`: key j stands at j, the queries are the last T of them, and all are real: the whole
+    triangle (T = S) is then SDPA's `is_causal`. `last`: no key stands after the one query there is.
     """
 
     query: Tensor
     key: Tensor
     real: Tensor | None = None
     plain: bool = False
+    last: bool = False
 
     @property
     def distance(self) -> Tensor:
@@ -43,11 +44,11 @@ def mask_of(places: Places, causal: bool, reach: tuple[int, int] | None) -> Tens
 
     `causal`: no key after the query. `reach`: no more than so many places before and after it.
     """
-    last = places.plain and places.query.shape[1] == 1  # nobody comes after it
+    causal = causal and not places.last
     near = None
-    if (causal and not last) or reach is not None:
+    if causal or reach is not None:
         distance = places.distance  # R T S
-        near = distance <= 0 if causal and not last else None
+        near = distance <= 0 if causal else None
         if reach is not None:
             left, right = reach
             band = (distance >= -left) & (distance <= right)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -60,9 +60,9 @@ class Replay:
         self._compiled: Callable[..., Outputs] = torch.compile(self._run, dynamic=True)
 
     @staticmethod
-    def fits(ids: Tensor) -> bool:
+    def fits(ids: Any) -> TypeGuard[Tensor]:
         """Inference on a GPU."""
-        return ids.is_cuda and not torch.is_grad_enabled()
+        return isinstance(ids, Tensor) and ids.is_cuda and not torch.is_grad_enabled()
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Outputs:
         """The model's outputs for a grid of ids."""

@@ -18,8 +18,10 @@ from allformer.core.mixers.mixer import Scene
 from allformer.core.norm import make_norm
 from allformer.core.registry import module_for
 from allformer.core.relatives.relative import PLAIN, Relation
-from allformer.core.states import Cache
+from allformer.core.states import Cache, LayerState
 from allformer.core.taps import listening, speaking_as, tap
+
+Plans = dict[tuple[config.Mixer, int], Any]  # by what mixes alike, and the size of a head
 
 
 class Stack(nn.Module):
@@ -68,17 +70,17 @@ class Stack(nn.Module):
         """
         relation = self._relation(layout, x, position_ids)
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
-        plans: dict[Any, Any] = {}
+        wide = None if across is None else scene._replace(key=across, causal=False, relation=PLAIN)
+        within: Plans = {}
+        outside: Plans = {}
         for i, j in enumerate(self.order):
             layer: Any = self.layers[j]
             state = None if cache is None else cache[i]
-            own = scene if state is None else scene._replace(state=state.own)
-            plan = _once(plans, layer.attention.mixer, own)
+            plan = _once(within, layer.attention.mixer, scene, state)
             memory_plan = None
             if layer.has_cross:
-                assert across is not None, "this stack looks across: give it the other's layout"
-                wide = scene._replace(key=across, causal=False, relation=PLAIN)
-                memory_plan = _once(plans, layer.cross.mixer, wide)
+                assert wide is not None, "this stack looks across: give it the other's layout"
+                memory_plan = _once(outside, layer.cross.mixer, wide)
             args = (x, plan, memory, memory_plan, state, relation)
             if listening() and i != j:
                 with speaking_as(layer, f"{self.path}.{i}"):
@@ -99,9 +101,9 @@ class Stack(nn.Module):
         return relation
 
 
-def _once(plans: dict[Any, Any], mixer: Any, scene: Scene) -> Any:
-    """One plan for all layers of a stack that mix alike."""
-    key = (mixer.config, mixer.size, scene.key is scene.query)
+def _once(plans: Plans, mixer: Any, scene: Scene, state: LayerState | None = None) -> Any:
+    """One plan for all layers of a stack that mix alike; the first one's state speaks for all."""
+    key = (mixer.config, mixer.size)
     if key not in plans:
-        plans[key] = mixer.plan(scene)
+        plans[key] = mixer.plan(scene if state is None else scene._replace(state=state.own))
     return plans[key]

@@ -193,8 +193,11 @@ def test_streams_that_are_closed(plain, code):
     script = 'exec "$@" <&-'
     done = run(f"{code}:sound", "--kind", "decoder", shell=script)
     assert done.returncode == 0, done.stderr
-    done = run(f"{plain}:meta", shell='exec "$@" >&-')
-    assert "standard output is closed" in one_line(done)
+    done = run(f"{plain}:meta", shell='exec "$@" >&-')  # told before the audit begins
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines() == [
+        "allformer: standard output is closed; send it to a file or to /dev/null"
+    ]
 
 
 @pytest.mark.parametrize("as_json", [(), ("--json",)])

@@ -60,7 +60,7 @@ def test_replayed_steps_are_the_compiled_steps(precision):
             a, b = float(getattr(mine, name)), float(getattr(hers, name))
             assert a == pytest.approx(b, rel=1e-3), (name, number)
     assert replayed._graph is not None
-    assert replayed._graph.graph is not None, "the last steps must be replays"
+    assert replayed._graph.captured is not None, "the last steps must be replays"
 
 
 @pytest.mark.parametrize(("precision", "off"), [("fp32", 1e-4), ("bf16", 0.03)])

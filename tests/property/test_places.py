@@ -81,7 +81,11 @@ def check_grid() -> None:
                 assert wanted.all() if mask is None else torch.equal(mask.expand_as(wanted), wanted)
     last = Grid(2, 1, past=6).places(CPU)
     assert mask_of(last, True, None) is None, "nobody comes after the last"
-    assert mask_of(last._replace(plain=False), True, None) is not None
+    assert mask_of(last._replace(last=False), True, None) is not None
+    padded = Grid(2, 1, keep, past=6).places(CPU)
+    assert torch.equal(mask_of(padded, True, None), keep[:, None, None, :])
+    behind = Grid(2, 1, None, torch.tensor(6), 9).places(CPU)
+    assert mask_of(behind, True, None)[0, 0, 0].tolist() == [True] * 7 + [False] * 2
 
 
 @torch.no_grad()
