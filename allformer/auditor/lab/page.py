@@ -61,6 +61,8 @@ def draw(rows: list[dict[str, Any]], path: Path, lang: str) -> None:
         ax.tick_params(labelsize=6, length=2)
         for side in ("top", "right"):
             ax.spines[side].set_visible(False)
+    for ax in axes.flat[max(0, len(rows) - columns) : len(rows)]:
+        ax.tick_params(labelbottom=True)  # the lowest of each column, where the last line is short
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper right", ncols=2, fontsize=9, frameon=False)
     figure.suptitle(f"{words['title']} · {words['loss']}", x=0.01, ha="left", fontsize=11)
