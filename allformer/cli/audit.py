@@ -201,7 +201,7 @@ class _Watch:
             if len(rows) < total and sys.stderr is not None:
                 self.bar = Progress(total, len(rows), plain_every=0, what="lab", unit="bug")
         else:
-            self.bar.update(len(rows), **_figures(rows[-1]))
+            self.bar.update(len(rows), **_figures(rows[-1], brief=sys.stderr.isatty()))
 
     @staticmethod
     def say(line: str) -> None:
@@ -213,10 +213,13 @@ class _Watch:
             self.bar.close()
 
 
-def _figures(row: dict[str, Any]) -> dict[str, str]:
-    """What is said of a bug in passing; in brackets, the right model."""
+def _figures(row: dict[str, Any], brief: bool) -> dict[str, str]:
+    """What is said of a bug in passing; in brackets, the right model. A bar has little room."""
+    verdict = {row["bug"]: "caught" if row["caught"] else "NOT caught"}
+    if brief:
+        return verdict
     return {
-        row["bug"]: "caught" if row["caught"] else "NOT caught",
+        **verdict,
         "loss": f"{row['loss'][-1]:.2f} ({row['right_loss'][-1]:.2f})",
         "right answers": f"{row['answers']:.0f} % ({row['right_answers']:.0f} %)",
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -21,6 +23,7 @@ from allformer.auditor.lab import (
     teach,
     to_markdown,
 )
+from allformer.cli.audit import _Watch
 from allformer.cli.main import app
 
 CASES = [(bug, style) for bug in BUGS for style in bug.styles]
@@ -180,3 +183,23 @@ def test_the_command_is_silent_with_json(command, tmp_path):
     done = command("--json")
     assert done.stderr == ""
     assert json.loads(done.stdout) == {"page": str(tmp_path / "lab.md")}
+
+
+def test_a_bar_of_80_columns_has_room_for_the_time_left(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    watch = _Watch()
+    row = {"bug": "frequencies_half", "caught": False}
+    for count in range(3):
+        watch.show([row] * count, 52)
+    watch.close()
+    last = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", sys.stderr.getvalue()).strip().split("\r")[-1]
+    assert re.search(r" 2/52 frequencies_half NOT caught 0:\d\d:\d\d left [-\d]+:\d?\d?", last), (
+        last
+    )
+    assert "…" not in last
