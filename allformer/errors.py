@@ -1,5 +1,14 @@
 """Errors that a user can act on. Each message gives the field, the value and a way out."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did_you_mean("dimm", ("dim", "heads"))` → "did you mean dim? ", else nothing."""
+    near = get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]}? " if near else ""
+
 
 class AllformerError(Exception):
     """Base of every error that Allformer raises on purpose; the command line prints it plainly."""

@@ -18,7 +18,7 @@ from allformer.auditor.run import assert_sound, audit
 if TYPE_CHECKING:
     from allformer.auditor import lab
     from allformer.auditor.comparisons import consistency
-    from allformer.auditor.lab import teach
+    from allformer.auditor.lab.teach import teach
     from allformer.auditor.render import show
     from allformer.auditor.sandbox import run_apart
 

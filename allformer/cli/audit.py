@@ -173,5 +173,53 @@ def _rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 def _teach(out: Path, lang: str, as_json: bool) -> None:
     from allformer.auditor import teach
 
-    page = teach(out, lang, say=None if as_json else lambda line: print(line, file=sys.stderr))
+    watch = _Watch()
+    try:
+        page = teach(
+            out, lang, say=None if as_json else watch.say, show=None if as_json else watch.show
+        )
+    except KeyboardInterrupt:
+        watch.close()
+        _stop(f"stopped; {out / 'lab.md'} has what was measured, and the same command goes on")
+    finally:
+        watch.close()
     print(json.dumps({"page": str(page)}) if as_json else f"{page}", flush=True)
+
+
+class _Watch:
+    """The lab's progress: a bar with the time left on a terminal, a line for each bug elsewhere."""
+
+    def __init__(self) -> None:
+        self.bar: Any = None
+
+    def show(self, rows: list[dict[str, Any]], total: int) -> None:
+        if self.bar is None:
+            from allformer.train.progress import Progress
+
+            if rows:
+                self.say(f"{len(rows)} of {total} bugs were measured before: they are kept")
+            if len(rows) < total and sys.stderr is not None:
+                self.bar = Progress(total, len(rows), plain_every=0, what="lab", unit="bug")
+        else:
+            self.bar.update(len(rows), **_figures(rows[-1], brief=sys.stderr.isatty()))
+
+    @staticmethod
+    def say(line: str) -> None:
+        if sys.stderr is not None:  # else print would take standard output
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _figures(row: dict[str, Any], brief: bool) -> dict[str, str]:
+    """What is said of a bug in passing; in brackets, the right model. A bar has little room."""
+    verdict = {row["bug"]: "caught" if row["caught"] else "NOT caught"}
+    if brief:
+        return verdict
+    return {
+        **verdict,
+        "loss": f"{row['loss'][-1]:.2f} ({row['right_loss'][-1]:.2f})",
+        "right answers": f"{row['answers']:.0f} % ({row['right_answers']:.0f} %)",
+    }

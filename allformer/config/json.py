@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from allformer.config.check import CLASSES, Hint, hints_of
-from allformer.errors import ConfigError
+from allformer.errors import ConfigError, did_you_mean
 
 MOST_LAYERS = 10_000
 
@@ -60,14 +60,18 @@ def _node(data: Any, where: str) -> Any:
     name = data.pop("is")
     cls = CLASSES.get(name) if isinstance(name, str) else None
     if cls is None:
+        hint = did_you_mean(name, CLASSES) if isinstance(name, str) else ""
         raise ConfigError(
-            f"{where}.is={name!r} is not known; try {', '.join(CLASSES)}; a class of your own "
-            f"must be imported before"
+            f"{where}.is={name!r} is not known; {hint}try {', '.join(CLASSES)}; a class of your "
+            f"own must be imported before"
         )
     known = {field.name: field for field in fields(cls)}
-    unknown = sorted(set(data) - set(known))
+    unknown = sorted(set(data) - set(known), key=str)
     if unknown:
-        raise ConfigError(f"{where} has no field {unknown[0]!r}; {name} has {', '.join(known)}")
+        hint = did_you_mean(str(unknown[0]), known)
+        raise ConfigError(
+            f"{where} has no field {unknown[0]!r}; {hint}{name} has {', '.join(known)}"
+        )
     for field in known.values():
         given = field.name in data or field.default_factory is not dataclasses.MISSING
         if not given and field.default is dataclasses.MISSING:

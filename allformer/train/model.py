@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from allformer.config import ACTIVATIONS, EncoderDecoder, from_dict, to_dict
-from allformer.errors import ConfigError
+from allformer.errors import ConfigError, did_you_mean
 from allformer.families import preset, presets
 from allformer.families.original import BOS, EOS, PAD, transformer
 
@@ -77,12 +77,13 @@ class PresetRecipe:
     def tree(self) -> Any:
         """The preset's tree, changed; errors name the path as `model.change.encoder.dim`."""
         if self.preset not in presets():
+            hint = did_you_mean(self.preset, presets())
             raise ConfigError(
-                f"model.preset={self.preset!r} is not known; there is {', '.join(presets())}"
+                f"model.preset={self.preset!r} is not known; {hint}there is {', '.join(presets())}"
             )
         raw = copy.deepcopy(to_dict(preset(self.preset)))
         for path, value in self.change.items():
-            _put(raw, path.split("."), value, f"model.change.{path}")
+            _put(raw, str(path).split("."), value, f"model.change.{path}")
         try:
             return from_dict(raw, "model")
         except ConfigError as error:
@@ -137,8 +138,9 @@ def _put(node: Any, path: list[str], value: Any, where: str) -> None:
     if not isinstance(node, dict):
         raise ConfigError(f"{where} leads into {node!r}, which has no parts; shorten the path")
     if key not in node or key == "is":
-        known = ", ".join(name for name in node if name != "is")
-        raise ConfigError(f"{where}: there is no {key!r}; there is {known}")
+        known = [name for name in node if name != "is"]
+        hint = did_you_mean(key, known)
+        raise ConfigError(f"{where}: there is no {key!r}; {hint}there is {', '.join(known)}")
     if rest:
         _put(node[key], rest, value, where)
     else:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from allformer.errors import ConfigError
+from allformer.errors import ConfigError, did_you_mean
 from allformer.train.model import AnyModelRecipe, ModelRecipe, PresetRecipe, TreeRecipe
 from allformer.train.plain_yaml import read_yaml
 from allformer.train.recipe_checks import check_recipe
@@ -151,7 +151,8 @@ def _read(cls: type, data: Any, where: str) -> Any:
     known = {f.name: f for f in fields(cls)}
     unknown = sorted(set(map(str, data)) - set(known))
     if unknown:
-        raise ConfigError(f"{where}.{unknown[0]} is not known; there is {', '.join(known)}")
+        hint = did_you_mean(unknown[0], known)
+        raise ConfigError(f"{where}.{unknown[0]} is not known; {hint}there is {', '.join(known)}")
     hints = typing.get_type_hints(cls)
     return cls(**{key: _value(hints[key], value, f"{where}.{key}") for key, value in data.items()})
 

@@ -151,7 +151,10 @@ def test_a_whole_tree_is_a_model_too(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"encoder.dmi": 3}, r"model\.change\.encoder\.dmi: there is no 'dmi'; there is dim, "),
+        ({"encoder.dmi": 3}, r"encoder\.dmi: there is no 'dmi'; did you mean dim\? there is dim, "),
+        ({"encoder.xyz": 3}, r"model\.change\.encoder\.xyz: there is no 'xyz'; there is dim, "),
+        ({"encoder.blocks.tims": 3}, r"there is no 'tims'; did you mean times\? there is times, "),
+        ({3: 4}, r"model\.change\.3: there is no '3'; there is encoder, "),
         ({"encoder.dim": 63}, r"model\.change\.encoder\.dim=63: .*must be even"),
         ({"encoder.dim.x": 63}, r"model\.change\.encoder\.dim\.x leads into 512"),
         ({"encoder.blocks.times": 0}, r"model\.change\.encoder\.blocks\.times=0: "),
@@ -171,7 +174,9 @@ def test_changes_can_be_set_from_the_command_line():
     tree = recipe.model.tree()
     assert (tree.encoder.dropout, tree.decoder.dropout) == (0.3, 0.2)
     assert recipe.model.change["shared"] is True
-    with pytest.raises(ConfigError, match=r"model\.preset='orginal' is not known; there is .*gpt2"):
+    with pytest.raises(
+        ConfigError, match=r"'orginal' is not known; did you mean original-\w+\? there is .*gpt2"
+    ):
         make_recipe({"model": {"preset": "orginal"}})
     with pytest.raises(ConfigError, match=r"recipe\.model\.dim is not known; there is preset"):
         make_recipe({"model": {"preset": "original-base", "dim": 3}})

@@ -316,8 +316,17 @@ def test_a_huge_learning_rate_is_stopped_with_finite_weights(data, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("trian: {steps: 5}", r"r\.yaml\.trian is not known; there is .*train"),
-        ("train: {step: 5}", r"r\.yaml\.train\.step is not known; there is steps, batch_tokens"),
+        (
+            "trian: {steps: 5}",
+            r"r\.yaml\.trian is not known; did you mean train\? there is .*train",
+        ),
+        (
+            "train: {step: 5}",
+            r"train\.step is not known; did you mean steps\? there is steps, batch_tokens",
+        ),
+        ("model: {layer: 5}", r"model\.layer is not known; did you mean layers\? there is dim, "),
+        ("train: {xyz: 5}", r"r\.yaml\.train\.xyz is not known; there is steps, batch_tokens"),
+        ("model: {is: EncoderDecoder, 3: 4, x: 5}", r"model has no field 3; EncoderDecoder has "),
         ("train: {steps: five}", r"train\.steps='five' must be int; correct its type"),
         ("train: {steps: true}", r"train\.steps=True must be int"),
         ("train: {rate: high}", r"train\.rate='high' must be float"),
@@ -345,7 +354,8 @@ def test_a_wrong_recipe_names_the_key_and_the_way_out(text, said, tmp_path):
     [
         ("train.steps", "'train.steps' is not section.key=value; try train.steps=500"),
         ("steps=5", "'steps=5' is not section.key=value"),
-        ("train.stepz=5", r"recipe\.train\.stepz is not known; there is steps"),
+        ("train.stepz=5", r"train\.stepz is not known; did you mean steps\? there is steps"),
+        ("tokenzer.vocab=5", r"recipe\.tokenzer is not known; did you mean tokenizer\? there is "),
         ("train.steps=many", r"train\.steps='many' must be int"),
         ("name.first=x", r"name is 'run'; it must be a section"),
         ("train.steps=[", r"'train.steps=\[': '\[' is not YAML"),
