@@ -44,7 +44,7 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-# What stands in a stack's source was the stack's before 0.3.
+# What a stack's source holds was the stack's own in older files.
 OLD_NAMES = (
     Renamed(r"^(encoder|decoder)\.(embedding|types|position|widen)\.", r"\1.source.\2."),
     Renamed(r"^(encoder|decoder)\.source_norm\.", r"\1.source.norm."),

@@ -19,7 +19,7 @@ from allformer.tasks.stream import Stream
 from allformer.tasks.tag import tag
 from allformer.tasks.texts import generate, summarise, translate
 
-# The names from before 0.2: `kit = af.open_kit(...)`.
+# The older names: `kit = af.open_kit(...)`.
 Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
