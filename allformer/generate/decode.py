@@ -24,20 +24,15 @@ def decode(stepper: Stepper, state: State, ids: Tensor, request: Request) -> Gen
     )
     out = ids.new_full((rows.total, prompt + rows.longest), request.pad)  # R L
     out[:, :prompt] = ids.repeat_interleave(copies, dim=0)
-    total = torch.zeros(rows.total, dtype=torch.float64, device=device)
     kept = Kept(request, rows)
     if request.streamer is not None:
         request.streamer.put(out[:, :prompt].cpu())
     logits = first_step(stepper, state, ids, copies)  # R V
     ids = out[:, :prompt]
     while True:
-        scores = request.process(
-            ids, logits.log_softmax(-1) if request.total else logits, rows.here // copies
-        )
+        scores = request.process(ids, logits, rows.here // copies)
         kept.add(logits, scores)
         token, rank = _take(scores, rows.here, request)
-        if request.total:
-            total.index_add_(0, rows.here, rank.masked_fill(rows.over, 0.0).double())
         length = prompt + rows.steps + 1
         if rows.whole:
             out[:, length - 1] = token
@@ -63,8 +58,7 @@ def decode(stepper: Stepper, state: State, ids: Tensor, request: Request) -> Gen
     if request.draw is not None:
         request.draw.take_back(rows.steps - steps)
     said = _said(out, rows, prompt, request.pad)[:, : prompt + steps]
-    score = total / rows.count.double() ** request.length_penalty if request.total else None
-    return kept.put(Generated(said, score), steps)
+    return kept.put(Generated(said), steps)
 
 
 def _said(out: Tensor, rows: Rows, prompt: int, pad: int) -> Tensor:

@@ -50,7 +50,6 @@ class Request:
     back: int = 1  # how many of a row's beams come back
     length_penalty: float = 1.0
     early_stopping: bool | str = False
-    total: bool = False  # greedy: score log-probabilities, and add up those of what is said
     streamer: Streamer | None = None
     keep_scores: bool = False
     keep_logits: bool = False
