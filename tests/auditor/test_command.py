@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from allformer.cli import entry
+from allformer.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 CODE = """
@@ -90,6 +97,14 @@ def run(*arguments, shell="", stdout=subprocess.PIPE, **environment):
     )  # fmt: skip
 
 
+def call(*arguments):
+    """The command in this process; what it audits still runs in one of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():
+        status = entry.run(app, ["audit", *map(str, arguments)])
+    return SimpleNamespace(returncode=status, stdout=out.getvalue(), stderr=err.getvalue())
+
+
 def test_clean_is_0(code):
     done = run(f"{code}:sound", "--kind", "decoder", "--vocab", 31)
     assert done.returncode == 0, done.stderr
@@ -98,7 +113,9 @@ def test_clean_is_0(code):
 
 def test_findings_are_1_and_go_to_files(code, tmp_path):
     junit, page = tmp_path / "a.xml", tmp_path / "a.md"
-    done = run(f"{code}:leaky", "--kind", "decoder", "--json", "--junit", junit, "--markdown", page)
+    done = call(
+        f"{code}:leaky", "--kind", "decoder", "--json", "--junit", junit, "--markdown", page
+    )
     assert done.returncode == 1, done.stderr
     assert "mask.future_leak" in {f["check"] for f in json.loads(done.stdout)["findings"]}
     assert "<failure" in junit.read_text(encoding="utf-8")
@@ -122,7 +139,7 @@ def test_findings_are_1_and_go_to_files(code, tmp_path):
     ],
 )
 def test_what_cannot_run_is_2_with_the_reason(code, name, options, said):
-    done = run(f"{code}:{name}", "--kind", "decoder", *options)
+    done = call(f"{code}:{name}", "--kind", "decoder", *options)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -132,7 +149,7 @@ def test_a_checkpoint_directory(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(vocab_size=97, n_positions=64, n_embd=24, n_layer=1, n_head=3, bos_token_id=1, eos_token_id=2)  # fmt: skip  # noqa: E501
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
-    done = run(tmp_path, "--kind", "decoder")
+    done = call(tmp_path, "--kind", "decoder")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -167,12 +184,12 @@ def one_line(done):
 def test_an_output_that_cannot_be_written_is_said_before_the_work(plain, tmp_path, option, path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
-    done = run(f"{plain}:slow", option, tmp_path / path)
+    done = call(f"{plain}:slow", option, tmp_path / path)
     assert path in one_line(done)
 
 
 def test_a_full_disk_is_one_line(code, tmp_path):
-    said = run(f"{code}:sound", "--kind", "decoder", "--junit", "/dev/full")
+    said = call(f"{code}:sound", "--kind", "decoder", "--junit", "/dev/full")
     assert "No space left" in one_line(said)
     with open("/dev/full", "w") as full:
         said = run(f"{code}:sound", "--kind", "decoder", "--json", stdout=full)
@@ -182,11 +199,11 @@ def test_a_full_disk_is_one_line(code, tmp_path):
 @pytest.mark.parametrize("path", ["file", "file/deeper"])
 def test_a_lab_that_cannot_be_written_is_one_line(tmp_path, path):
     (tmp_path / "file").touch()
-    assert path in one_line(run("--teach", "--out", tmp_path / path))
+    assert path in one_line(call("--teach", "--out", tmp_path / path))
 
 
 def test_the_meta_device_is_one_line(plain):
-    assert "meta device" in one_line(run(f"{plain}:meta", "--kind", "encoder"))
+    assert "meta device" in one_line(call(f"{plain}:meta", "--kind", "encoder"))
 
 
 def test_streams_that_are_closed(plain, code):
