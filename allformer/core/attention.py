@@ -74,14 +74,15 @@ class Attention(nn.Module):
     def _within(
         self, x: Tensor, plan: Any, before: Tensor | None, relation: Relation
     ) -> dict[str, Tensor]:
-        fused = self.qkv(x)
+        qkv: Fused = self.qkv  # looked up once: a module finds its parts slowly
+        fused = qkv(x)
         if relation.turns:
             fused = self._turn(fused, relation)
-        names = self.qkv.parts
-        parts = dict(zip(names, self.qkv.cut(self.mixer.put(fused, plan, key=False)), strict=True))
+        names = qkv.parts
+        parts = dict(zip(names, qkv.cut(self.mixer.put(fused, plan, key=False)), strict=True))
         if before is not None:  # keys and values of an earlier segment come first
             seen = [name for name in names if name != "q"]
-            for name, old in zip(seen, self.qkv.only(before, *seen), strict=True):
+            for name, old in zip(seen, qkv.only(before, *seen), strict=True):
                 parts[name] = torch.cat([old, parts[name]], dim=1)
         return parts
 

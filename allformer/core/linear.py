@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from allformer.core.matmul import matmul
+from allformer.core.precision import cast
 
 
 class Linear(nn.Linear):
@@ -35,12 +36,13 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = matmul(x, self.weight.to(x.dtype), self.addend(x.dtype))
+        y = matmul(x, cast(self.weight, x.dtype), self.addend(x.dtype))
         return y if self.delta is None else self.delta(x, y)
 
     def addend(self, dtype: torch.dtype) -> Tensor | None:
         """What is added to each output."""
-        return None if self.bias is None else self.bias.to(dtype)
+        bias = self.bias
+        return None if bias is None else cast(bias, dtype)
 
 
 class Fused(Linear):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
-from allformer.core.precision import widen
+from allformer.core.precision import cast, widen
 
 
 class LayerNorm(nn.Module):
@@ -26,8 +26,8 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = widen(x)
-        w, b = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
-        return F.layer_norm(wide, w.shape, w, b, self.eps).to(x.dtype)
+        w, b = cast(self.weight, wide.dtype), cast(self.bias, wide.dtype)
+        return cast(F.layer_norm(wide, w.shape, w, b, self.eps), x.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -44,8 +44,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = widen(x)
-        w = self.weight.to(wide.dtype)
-        return F.rms_norm(wide, w.shape, w, self.eps).to(x.dtype)
+        w = cast(self.weight, wide.dtype)
+        return cast(F.rms_norm(wide, w.shape, w, self.eps), x.dtype)
 
 
 def make_norm(norm: config.Norm, dim: int) -> LayerNorm | RMSNorm:

@@ -8,6 +8,11 @@ from torch import Tensor
 from allformer.errors import ConfigError
 
 
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x.to(dtype)`, without the call where nothing is to do: small steps consist of such calls."""
+    return x if x.dtype == dtype else x.to(dtype)
+
+
 def widen(x: Tensor) -> Tensor:
     """At least fp32: half precision is too narrow for sums; fp32 and fp64 stay as they are."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
