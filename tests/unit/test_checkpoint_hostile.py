@@ -16,6 +16,7 @@ import allformer as af
 from allformer.checkpoint.load import read_json
 from allformer.errors import AllformerError, CheckpointError, ConfigError, DataError
 from allformer.json_file import DEEPEST
+from allformer.text.cutting import copy_tokenizer
 from allformer.text.load import load_tokenizer
 from tests import tiny
 from tests.tiny import checkpoint  # noqa: F401
@@ -154,3 +155,16 @@ def test_an_empty_vocabulary_is_refused(gpt2):
 def test_a_path_that_cannot_be_is_refused_in_words(path):
     with pytest.raises(CheckpointError, match="is no path"):
         af.load(path)
+
+
+class PanicException(BaseException):
+    """As the tokenizers library has it: no Exception."""
+
+
+def test_a_tokeniser_that_panics_is_refused_in_words():
+    class Inner:
+        def to_str(self):
+            raise PanicException("range end index 15 out of range")
+
+    with pytest.raises(DataError, match=r"cannot be copied \(range end .*may have one id"):
+        copy_tokenizer(Inner())
