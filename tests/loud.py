@@ -50,4 +50,4 @@ def _learned(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
 
 
 def _is_table(module: nn.Module) -> bool:
-    return type(module).__name__ in ("Embedding", "Learned", "Output")
+    return type(module).__name__ in ("Embedding", "Learned", "OutputMatrix")

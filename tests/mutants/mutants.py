@@ -489,7 +489,7 @@ MUTANTS: list[Mutant] = [
         "cached, left-padded"),
     # --- sharing, counting, initialisation --------------------------------------------------------
     bug("head not tied", "fluent loss, garbage after loading", "heads.words:LMHead.__init__",
-        "table if head.tied else Output(vocab, dim)", "Output(vocab, dim)",
+        "table if head.tied else OutputMatrix(vocab, dim)", "OutputMatrix(vocab, dim)",
         "sharing", "count"),
     bug("embeddings not shared", "a third more parameters", "model:Model._shares",
         "and self.config.shared", "and False", "sharing", "count"),

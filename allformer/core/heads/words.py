@@ -51,7 +51,7 @@ class LMHead(Head):
             self.transform = Transform(head.transform, dim, width, f"{path}.transform")
             dim = width
         self.scale = head.scale
-        self.table = table if head.tied else Output(vocab, dim)
+        self.table = table if head.tied else OutputMatrix(vocab, dim)
         self.bias = nn.Parameter(torch.zeros(vocab)) if head.bias else None
         if head.offset:
             self.register_buffer("offset", torch.zeros(vocab))
@@ -114,7 +114,7 @@ class LMHead(Head):
         )
 
 
-class Output(Embedding):
+class OutputMatrix(Embedding):
     """An output matrix of its own: starts as a table does, and decays as a matrix."""
 
     decays = ("weight",)
