@@ -1,7 +1,7 @@
 """Batches for training, packed: no padding is stored, moved or computed.
 
 A batch is a NamedTuple of an objective's own: tensors, layouts, and `tokens`, how many labels its
-loss counts. What is here works on any of them.
+loss counts (with several terms also `counts`, one for each). What is here works on any of them.
 
 Legend: N tokens, R rows (sentences), W the longest row.
 """
@@ -47,7 +47,9 @@ def mapped(batch: B, change: Callable[[Tensor], Tensor]) -> B:
     def walk(x: Any) -> Any:
         if isinstance(x, Tensor):
             return change(x)
-        return type(x)(*map(walk, x)) if isinstance(x, tuple) else x
+        if not isinstance(x, tuple):
+            return x
+        return type(x)(*map(walk, x)) if hasattr(x, "_fields") else tuple(map(walk, x))
 
     new: B = walk(batch)
     return new
@@ -55,7 +57,9 @@ def mapped(batch: B, change: Callable[[Tensor], Tensor]) -> B:
 
 def uncounted(batch: B) -> B:
     """The same batch for a compiled graph, which would be made anew for each number of tokens."""
-    new: B = batch._replace(tokens=0)  # type: ignore[attr-defined]
+    numbers = {"tokens": 0, "counts": ()}
+    fields = batch._fields  # type: ignore[attr-defined]
+    new: B = batch._replace(**{k: x for k, x in numbers.items() if k in fields})  # type: ignore[attr-defined]
     return new
 
 

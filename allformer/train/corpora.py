@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from allformer.data.parallel import Corpus, Pair, directory_splits, hold_out, open_corpus
 from allformer.errors import DataError
-from allformer.train.recipe import DataRecipe
+from allformer.train.section import Section, at_least
 
 _MOST_HELD_OUT = 1000
 
 
-def open_data(data: DataRecipe, corpus: Corpus | None = None) -> Corpus:
+@dataclass(frozen=True)
+class PairData(Section, section="data"):
+    """Where pairs come from: a corpus by name (built in or public), or files of the user's own."""
+
+    source: str = "en"
+    target: str = "de"
+    corpus: str | None = None
+    path: str | None = None  # a directory, A.en,A.de or a .tsv; wins over `corpus`
+    max_length: Annotated[int, at_least(2)] = 256
+    # sentences for validation taken from train where it has no split; None: 5 %, at most 1,000
+    hold_out: Annotated[int | None, at_least(1)] = None
+    swap: bool = False  # a TSV whose first column is the target
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """Where a TSV has the source and the target."""
+        return (1, 0) if self.swap else (0, 1)
+
+
+def open_data(data: PairData, corpus: Corpus | None = None) -> Corpus:
     """Train, validation and test pairs; a missing validation split is held out of train."""
     corpus = corpus or _open(data)
     if corpus.validation is None:
@@ -37,7 +56,7 @@ def _share(pairs: Iterable[Pair]) -> int:
     return max(1, len(different) // 20)
 
 
-def open_split(data: DataRecipe, split: str, *, new: bool = False) -> Iterable[Pair]:
+def open_split(data: PairData, split: str, *, new: bool = False) -> Iterable[Pair]:
     """The pairs of "test", "val" or "train" to score on: `open_split(recipe.data, "val")`.
 
     A directory need hold no other split. A file (or a pair of files) that is `new`, not what the
@@ -66,7 +85,7 @@ def open_split(data: DataRecipe, split: str, *, new: bool = False) -> Iterable[P
     return found
 
 
-def _open(data: DataRecipe) -> Corpus:
+def _open(data: PairData) -> Corpus:
     if data.path is not None:
         return open_corpus(data.path, data.source, data.target, columns=data.columns)
     if data.corpus == "phrasebook":
@@ -82,7 +101,7 @@ def _open(data: DataRecipe) -> Corpus:
     )
 
 
-def _phrasebook(data: DataRecipe) -> Corpus:
+def _phrasebook(data: PairData) -> Corpus:
     from allformer.data.phrasebook import phrasebook
 
     if {data.source, data.target} != {"en", "zh"}:

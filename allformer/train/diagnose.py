@@ -33,7 +33,7 @@ def explain_nonfinite(
     model.zero_grad(set_to_none=True)
     with listen(look):
         loss, _ = objective.loss(model, moved(batch, model.device), dtype=dtype)
-    torch.autograd.backward(loss)
+    torch.autograd.backward(loss.sum())
     bad_gradients = [
         n for n, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()
     ]
@@ -51,7 +51,7 @@ def explain_nonfinite(
     if not (bad_weights or first or bad_gradients):
         lines.append("  the same batch is finite with another dropout: the numbers are at the edge")
     lines.append(
-        "  try: a lower train.rate, a longer train.warmup, a smaller train.clip, "
+        "  try: a lower optim.rate, a longer schedule.warmup, a smaller optim.clip, "
         "model.norm_at=pre, or train.precision=fp32; then --resume goes on from the last checkpoint"
     )
     return TrainingError("\n".join(lines))

@@ -16,16 +16,14 @@ from typing import Any
 import torch
 
 from allformer.checkpoint.load import GENERATION
-from allformer.checkpoint.older_run import own_tokenizer
 from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.save import write_json
-from allformer.checkpoint.weights import average, put_weights
+from allformer.checkpoint.weights import average, put_weights, read_tensors
 from allformer.config import to_dict
-from allformer.core.model import build
 from allformer.core.precision import pick_device
-from allformer.errors import CheckpointError, TrainingError
-from allformer.text.tokenizer import Tokenizer, train_tokenizer
-from allformer.train.batch import Batch, Frame, mapped, moved
+from allformer.errors import CheckpointError, ConfigError, TrainingError
+from allformer.train.batch import Batch, mapped, moved
+from allformer.train.best import Best
 from allformer.train.diagnose import explain_nonfinite
 from allformer.train.interrupts import interrupts
 from allformer.train.known_data import check_data, write_data
@@ -35,14 +33,16 @@ from allformer.train.objectives import find_objective
 from allformer.train.objectives.objective import Objective
 from allformer.train.outputs import check_directory, told
 from allformer.train.progress import Clock, Progress, clock
-from allformer.train.recipe import Recipe
+from allformer.train.recipe import Recipe, Vocabulary
 from allformer.train.resumed import resumed_recipe, write_recipe
-from allformer.train.schedule import learning_rate
 from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
-from allformer.train.step import DTYPES, Result, Stepper, StepSettings
-from allformer.train.stream import Place, micro_batches, prefetch
+from allformer.train.step import DTYPES, Stepper, StepSettings
+from allformer.train.stream import Place, cut, micro_batches, prefetch
 from allformer.train.threads import pick_threads, threads
+from allformer.train.tokenizing import expected, kept_tokenizer, make_tokenizer
 from allformer.train.validate import validate
+from allformer.train.weights import begin
+from allformer.train.window import Taken, Window
 
 RECIPE = "recipe.yaml"
 
@@ -99,7 +99,7 @@ def train(
     assert recipe is not None
     check_directory(run, "--resume" if resume else "--out")
     objective = find_objective(recipe.objective)(recipe)
-    objective.config(recipe.tokenizer.vocab)
+    objective.config(expected(objective))
     with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
         objective.open(corpus)
         run.mkdir(parents=True, exist_ok=True)
@@ -126,22 +126,23 @@ class _Job:
         self.say = _say
         if resume:
             check_data(run, objective, allow_changed_data, _say)
-        self.tokenizer = self._tokenizer(resume)
+        self.tokenizer = kept_tokenizer(objective, run) if resume else make_tokenizer(objective, _say)
+        if not resume:
+            self.tokenizer.save(run)
         objective.encode(self.tokenizer, _say)
         torch.manual_seed(recipe.train.seed)
-        tree = objective.config(self.tokenizer.vocab_size)
-        self.model: Any = build(tree, device=device).train()
+        tree = objective.config(Vocabulary.of(self.tokenizer))
+        self.model: Any = begin(recipe.model, tree, device, _say).train()
         self.model.provenance.generation = objective.generation(tree)
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.compile = device.type == "cuda" if compile is None else compile
         self.precision = _precision(recipe.train.precision, device)
         self.stepper = Stepper(self.model, objective, self._settings())
-        self.frame = None
-        if self.compile:
-            tokens = recipe.train.batch_tokens
-            self.frame = Frame(tokens, tokens // 6, recipe.data.max_length)
+        self.frame = objective.frame() if self.compile else None
+        self.steps = self._steps()
         self.step, self.place, self.seconds = 0, Place(), 0.0
-        self.window: list[tuple[int, Result, list[Any]]] = []  # steps since the last report
+        self.window = Window(objective.terms, self.stepper.scaler is not None)
+        self.best = Best(run, recipe.train.best) if recipe.train.best else None
         if resume:
             state = load_state(run, self.model, self.stepper, _say)
             self.step, self.seconds = state["step"], state["seconds"]
@@ -155,24 +156,25 @@ class _Job:
 
     # --- preparing ------------------------------------------------------------------------------
 
-    def _tokenizer(self, resume: bool) -> Tokenizer:
-        asked = self.recipe.tokenizer
-        if resume:
-            tree = self.objective.config(asked.vocab)
-            return own_tokenizer(self.run, tree)
-        texts = self.objective.texts()
-        trained = train_tokenizer(texts, asked.kind, asked.vocab, lowercase=asked.lowercase)
-        tokenizer = self.objective.tokenizer(trained)
-        tokenizer.save(self.run)
-        self.say(f"tokeniser: {asked.kind}, {tokenizer.vocab_size:,} pieces")
-        return tokenizer
+    def _steps(self) -> int:
+        """As many as the recipe says, or as its epochs take."""
+        asked = self.recipe.train
+        if asked.epochs is None:
+            return asked.steps
+        parts = list(self.objective.chunks(0))
+        if len(parts) > 1:
+            raise ConfigError(
+                f"train.epochs={asked.epochs}: a stream has no end that is known; give train.steps"
+            )
+        batches = cut(self.objective.lengths(parts[0]), asked, 0, self.frame)
+        return max(1, math.ceil(asked.epochs * len(batches) / asked.accumulate))
 
     def _settings(self) -> StepSettings:
         asked = self.recipe.train
         return StepSettings(
+            optim=self.recipe.optim,
             smoothing=asked.smoothing,
-            clip=asked.clip,
-            weight_decay=asked.weight_decay,
+            z_loss=asked.z_loss,
             precision=self.precision,
             compile=self.compile,
         )
@@ -190,7 +192,7 @@ class _Job:
 
     def go(self, about_threads: str = "") -> TrainResult:
         """Train to the end, or to an interrupt."""
-        settings = self.recipe.train
+        settings, every = self.recipe.train, self.recipe.log.every
         self.say(
             f"model: {self.parameters:,} parameters, {self.precision} on {self.device.type}"
             + (", compiled" if self.compile else "")
@@ -198,14 +200,14 @@ class _Job:
         if about_threads:
             self.say(about_threads)
         source = prefetch(self._batches())
-        progress = Progress(settings.steps, self.step)
+        progress = Progress(self.steps, self.step)
         self.clock = Clock(self.seconds)
         try:
             with interrupts() as interrupted:
-                while self.step < settings.steps:
+                while self.step < self.steps:
                     self._advance(source)
-                    last = self.step == settings.steps
-                    if self.step % settings.log_every == 0 or last or interrupted:
+                    last = self.step == self.steps
+                    if self.step % every == 0 or last or interrupted:
                         progress.update(self.step, **self._log())
                     elif self.device.type == "cpu":  # reading a result waits for nothing here
                         progress.update(self.step, **self._glance())
@@ -215,7 +217,7 @@ class _Job:
                         self._save()
                     if interrupted and not last:
                         raise Interrupted(
-                            f"stopped at step {self.step:,} of {settings.steps:,}, all is saved: "
+                            f"stopped at step {self.step:,} of {self.steps:,}, all is saved: "
                             f"go on with `allformer train --resume {self.run}`"
                         )
         finally:
@@ -238,7 +240,7 @@ class _Job:
             batches.append(batch)
         self.step += 1
         result = self.stepper([moved(b, self.device) for b in batches], self._rate(self.step))
-        self.window.append((self.step, result, batches))
+        self.window.add(self.step, result, batches)
         self.seconds = self.clock.count(result.tokens)
 
     def _log(self) -> dict[str, str]:
@@ -250,42 +252,29 @@ class _Job:
         return _figures(row["nll"], row["rate"], row["tokens_per_second"])
 
     def _glance(self) -> dict[str, str]:
-        _, result, _ = self.window[-1]
-        nll = float(result.nll) / result.tokens
-        return _figures(nll, self._rate(self.step), self.clock.speed())
+        return _figures(self.window.glance(), self._rate(self.step), self.clock.speed())
 
     def _rate(self, step: int) -> float:
-        t = self.recipe.train
-        return learning_rate(step, peak=t.rate, warmup=t.warmup, total=t.steps, schedule=t.schedule)
+        return self.recipe.schedule.rate(step, self.recipe.optim.rate, self.steps)
 
     def _report(self) -> dict[str, Any]:
         """The window's figures; the first of its steps that is not finite stops the training."""
-        window = self.window
-        losses = torch.stack([r.loss for _, r, _ in window]).tolist()
-        nlls = torch.stack([r.nll for _, r, _ in window]).tolist()
-        norms = torch.stack([r.norm for _, r, _ in window]).tolist()
-        for (step, _, batches), loss, norm in zip(window, losses, norms, strict=True):
-            # With a loss scale, a gradient that overflows is met by a smaller scale, not by a stop.
-            fine = math.isfinite(loss) and (self.stepper.scaler is not None or math.isfinite(norm))
-            if not fine:
-                bad, dtype = self._first_bad(batches), DTYPES[self.precision]
-                rate = self._rate(step)
-                raise explain_nonfinite(self.model, self.objective, bad, step, rate, dtype)
-        tokens = sum(r.tokens for _, r, _ in window)
-        return {
-            "step": self.step,
-            "seconds": round(self.seconds, 3),
-            "loss": sum(losses) / tokens,
-            "nll": sum(nlls) / tokens,
-            "gradient_norm": norms[-1],
-            "rate": self._rate(self.step),
-        }
+        row, bad = self.window.read()
+        if bad is not None:
+            raise self._explain(bad)
+        head = {"step": self.step, "seconds": round(self.seconds, 3)}
+        return {**head, **row, "rate": self._rate(self.step)}
+
+    def _explain(self, bad: Taken) -> TrainingError:
+        batch, rate = self._first_bad(bad.batches), self._rate(bad.step)
+        dtype = DTYPES[self.precision]
+        return explain_nonfinite(self.model, self.objective, batch, bad.step, rate, dtype)
 
     def _first_bad(self, batches: list[Batch]) -> Batch:
         for batch in batches:
             with torch.no_grad():
                 loss, _ = self.stepper.plain_loss(moved(batch, self.device))
-            if not bool(loss.isfinite()):
+            if not bool(loss.isfinite().all()):
                 return batch
         return batches[0]
 
@@ -301,16 +290,20 @@ class _Job:
             "step": self.step,
             "seconds": round(self.seconds, 3),
             **{f"validation_{name}": value for name, value in found.items()},
-            "validation_perplexity": math.exp(min(found["nll"], 700)),
             **extra,
         }
+        if self.objective.perplexity:
+            row["validation_perplexity"] = math.exp(min(found["nll"], 700))
         self.metrics.add(**row)
+        if self.best is not None and not extra and self.best.see(self.model, self.step, found):
+            row["best"] = True
         return row
 
     def _validate_and_tell(self) -> str:
         with self.clock.paused():
             row = self._validate()
-        return f"step {self.step:,}: validation perplexity {_short(row['validation_perplexity'])}"
+        best = ", the best so far" if row.get("best") else ""
+        return f"step {self.step:,}: {told_figures(row)}{best}"
 
     def _save(self) -> None:
         place = dataclasses.astuple(self.place)
@@ -324,32 +317,47 @@ class _Job:
     # --- ending ---------------------------------------------------------------------------------
 
     def _finish(self) -> TrainResult:
-        """Average the last checkpoints, validate the mean, write the run."""
-        last = self._good_checkpoints()[-self.recipe.train.average :]
-        put_weights(self.model, average([c / "model.safetensors" for c in last]), "the mean")
+        """Take the final weights, validate them, write the run."""
         self.metrics = Metrics(self.run, self.step)
-        row = self._validate(averaged=len(last))
+        count, which = self._take_weights()
+        row = self._validate(averaged=count)
         self.metrics.close()
         save_run(self.run, self.model.eval(), self.tokenizer)
-        perplexity = row["validation_perplexity"]
-        self.say(
-            f"done in {clock(self.seconds)}: validation perplexity {_short(perplexity)} "
-            f"(mean of {len(last)} checkpoints), in {self.run}"
-        )
-        if self._diverged(row["validation_nll"]):
+        self._keep_predictions()
+        self.say(f"done in {clock(self.seconds)}: {told_figures(row)} ({which}), in {self.run}")
+        nll = row["validation_nll"]
+        if self.objective.perplexity and self._diverged(nll):
             self.say(
-                f"the run has diverged: validation nll {row['validation_nll']:.3g} is far worse "
-                f"than guessing ({self._chance():.3g}); try a lower train.rate or a longer "
-                f"train.warmup"
+                f"the run has diverged: validation nll {nll:.3g} is far worse "
+                f"than guessing ({self._chance():.3g}); try a lower optim.rate or a longer "
+                f"schedule.warmup"
             )
         return TrainResult(
             Run(self.run, self.model, self.tokenizer),
             self.step,
             self.seconds,
             self.clock.speed(),
-            perplexity,
+            math.exp(min(nll, 700)),
             self.metrics.rows,
         )
+
+    def _take_weights(self) -> tuple[int, str]:
+        """The best ones where the recipe names a figure, else the mean of the last checkpoints."""
+        if self.best is not None:
+            self._validate()  # the last step may be the best
+            path, kept = self.best.weights, self.best.kept
+            assert path is not None
+            assert kept is not None
+            put_weights(self.model, read_tensors(path), "the best")
+            return 1, f"the best by {kept['figure']}, of step {kept['step']:,}"
+        last = self._good_checkpoints()[-self.recipe.train.average :]
+        put_weights(self.model, average([c / "model.safetensors" for c in last]), "the mean")
+        return len(last), f"mean of {len(last)} checkpoints"
+
+    def _keep_predictions(self) -> None:
+        found = self.objective.predictions(self.model, self.objective.validation)
+        if found is not None:
+            found.save(self.run)
 
     def _good_checkpoints(self) -> list[Path]:
         found = checkpoints(self.run)
@@ -378,6 +386,15 @@ def _precision(asked: str, device: torch.device) -> str:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def told_figures(row: dict[str, Any]) -> str:
+    """The figures of a validation, the first few: `validation perplexity 3.2, right 0.81`."""
+    found = {k.removeprefix("validation_"): x for k, x in row.items() if k.startswith("validation")}
+    nll = found.pop("nll")
+    first = f"perplexity {_short(found.pop('perplexity'))}" if "perplexity" in found else ""
+    parts = [first or f"nll {nll:.3f}", *(f"{k} {x:.4g}" for k, x in list(found.items())[:4])]
+    return "validation " + ", ".join(parts)
 
 
 def _short(perplexity: float) -> str:

@@ -11,9 +11,10 @@ from allformer.train.recipe import Recipe, read_override, read_recipe
 
 # All else is in the weights, the optimiser's state or the order of the batches already.
 MAY_CHANGE = (
-    "train.steps", "train.rate", "train.warmup", "train.schedule", "train.smoothing", "train.clip",
-    "train.validate_every", "train.save_every", "train.average", "train.log_every",
-    "decode.beams", "decode.length_penalty",
+    "train.steps", "train.epochs", "optim.rate", "optim.clip", "schedule.kind", "schedule.warmup",
+    "schedule.floor", "schedule.decay", "schedule.shape", "train.smoothing", "train.z_loss",
+    "train.validate_every", "train.save_every", "train.average", "log.every", "log.tensorboard",
+    "log.wandb", "log.statistics", "decode.beams", "decode.length_penalty",
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""One optimiser step: forward, backward, clip, Adam; compiled and replayed as one graph on a GPU.
+"""One optimiser step: forward, backward, clip, update; compiled and replayed as one graph on a GPU.
 
-Losses are summed over tokens and divided once by the tokens of the whole step, so accumulating
-micro-batches of unequal length gives the full batch's gradient.
+Losses are summed over labels and divided once by the labels of the whole step (each term by its
+own), so accumulating micro-batches of unequal length gives the full batch's gradient.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from allformer.core.graph import Captured, copy_into, on_side_stream
-from allformer.core.starts import decay_groups
 from allformer.train.batch import Batch, mapped, tensors, uncounted
 from allformer.train.objectives.objective import Objective
+from allformer.train.optim import AdamW, Optim, make_optimizer
 
+_WIDE = torch.float64
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -27,22 +28,25 @@ DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 class StepSettings:
     """What a step needs to know."""
 
+    optim: Optim = field(default_factory=AdamW)
     smoothing: float = 0.1
-    clip: float = 1.0
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-9
-    weight_decay: float = 0.0
+    z_loss: float = 0.0
     precision: str = "fp32"
     compile: bool = False
 
 
 @dataclass(frozen=True)
 class Result:
-    """Sums over the step's tokens, still on the device: reading them waits for it."""
+    """Of one step, still on the device: reading it waits for it.
+
+    `loss` is the mean that went down, a sum over the terms; `nlls` are the plain sums of each term
+    over `counts` labels; `tokens` is what the batches say they hold.
+    """
 
     loss: Tensor
-    nll: Tensor
+    nlls: Tensor
     norm: Tensor
+    counts: tuple[int, ...]
     tokens: int
 
 
@@ -53,14 +57,14 @@ class Stepper:
         self.model, self.objective, self.settings = model, objective, settings
         device = model.device
         self.on_gpu = device.type == "cuda"
-        self.rate = torch.zeros((), device=device) if self.on_gpu else None
-        self.optimizer = torch.optim.AdamW(
-            decay_groups(model, settings.weight_decay),
+        can = settings.optim.captures  # else its rate is a plain number
+        self.rate = torch.zeros((), device=device) if self.on_gpu and can else None
+        self.captures = self.on_gpu and settings.optim.captures
+        self.optimizer: Any = make_optimizer(
+            settings.optim,
+            model,
             lr=0.0 if self.rate is None else self.rate,
-            betas=settings.betas,
-            eps=settings.eps,
-            fused=True,
-            capturable=self.on_gpu,
+            capturable=self.captures,
         )
         self.scaler = torch.amp.GradScaler(device.type) if settings.precision == "fp16" else None
         self.dtype = DTYPES[settings.precision]
@@ -75,46 +79,62 @@ class Stepper:
         if self.rate is not None:
             self.rate.fill_(rate)
         tokens = sum(batch.tokens for batch in batches)
+        each = [self.objective.counts(batch) for batch in batches]
+        counts = tuple(map(sum, zip(*each, strict=True)))
         if self._can_replay(batches):
-            return self._replay(batches[0], tokens)
-        return self._step(batches, torch.tensor(1.0 / tokens, dtype=torch.float64), tokens)
+            loss, nlls, norm = self._replay(batches[0], weights(counts))
+        else:
+            loss, nlls, norm = self._step(batches, torch.tensor(weights(counts), dtype=_WIDE))
+        return Result(loss, nlls, norm, counts, tokens)
 
-    def _step(self, batches: Sequence[Batch], weight: Tensor, tokens: int) -> Result:
+    def _step(self, batches: Sequence[Batch], weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self.optimizer.zero_grad(set_to_none=True)
         compute = self._loss or self.plain_loss
         losses, nlls = [], []
         for batch in batches:
             loss, nll = compute(uncounted(batch))
-            scaled = loss * weight.to(loss.dtype)
-            torch.autograd.backward(scaled if self.scaler is None else self.scaler.scale(scaled))
-            losses.append(loss.detach())
-            nlls.append(nll.detach())
+            mean = (loss.reshape(-1) * weight.to(loss)).sum()
+            torch.autograd.backward(mean if self.scaler is None else self.scaler.scale(mean))
+            losses.append(mean.detach())
+            nlls.append(nll.detach().reshape(-1))
         norm = self._update()
-        return Result(torch.stack(losses).sum(), torch.stack(nlls).sum(), norm, tokens)
+        return torch.stack(losses).sum(), torch.stack(nlls).sum(0), norm
 
     def _update(self) -> Tensor:
+        """Clip and step; a gradient that is not finite changes nothing."""
+        optimizer, clip = self.optimizer, self.settings.optim.clip
         if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
-        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(grads)
-        if self.scaler is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.clip, norm)
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+            self.scaler.unscale_(optimizer)
+        norm = self.gradient_norm()
+        if self.settings.optim.clips_inside and self.scaler is None:
+            # It divides by grad_scale and leaves the weights alone where found_inf is set:
+            # clipping costs no pass of its own.
+            scale = torch.ones_like(norm) if clip is None else (norm / clip).clamp_min(1.0)
+            optimizer.grad_scale = scale.float()  # the kernels take no fp64
+            optimizer.found_inf = (~norm.isfinite()).float()
+            optimizer.step()
             return norm
-        # The fused optimiser divides by grad_scale and leaves the weights alone where found_inf is
-        # set: clipping costs no pass of its own, and a step that is not finite changes nothing.
-        optimizer = self.optimizer
-        scale = (norm / self.settings.clip).clamp_min(1.0).float()  # the kernel takes no fp64
-        optimizer.grad_scale = scale  # type: ignore[attr-defined]
-        optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
-        optimizer.step()
+        if clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), clip, norm)
+        if self.scaler is not None:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+        elif bool(norm.isfinite()):
+            optimizer.step()
         return norm
+
+    def gradient_norm(self) -> Tensor:
+        """Of all gradients together."""
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        return torch.nn.utils.get_total_norm(grads)
 
     def plain_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The objective's, not compiled."""
-        smoothing = self.settings.smoothing
-        return self.objective.loss(self.model, batch, smoothing=smoothing, dtype=self.dtype)
+        asked = self.settings
+        more = {"z": asked.z_loss} if asked.z_loss else {}
+        return self.objective.loss(
+            self.model, batch, smoothing=asked.smoothing, dtype=self.dtype, **more
+        )
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore optimiser and loss scale from a checkpoint's state."""
@@ -128,12 +148,17 @@ class Stepper:
     # --- the whole step as one CUDA graph: a small model is limited by launching kernels ---------
 
     def _can_replay(self, batches: Sequence[Batch]) -> bool:
-        return self.on_gpu and self._loss is not None and self.scaler is None and len(batches) == 1
+        return self.captures and self._loss is not None and self.scaler is None and len(batches) == 1
 
-    def _replay(self, batch: Batch, tokens: int) -> Result:
+    def _replay(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:
         if self._graph is None:
-            self._graph = _Graph(self, batch)
-        return self._graph(batch, tokens)
+            self._graph = _Graph(self, batch, len(weight))
+        return self._graph(batch, weight)
+
+
+def weights(counts: Sequence[int]) -> list[float]:
+    """What each term's sum is multiplied by to be a mean; one over no labels is 0."""
+    return [1.0 / count if count else 0.0 for count in counts]
 
 
 class _Graph:
@@ -141,33 +166,34 @@ class _Graph:
 
     _WARMUP = 3  # steps run plainly first: compilation, optimiser state, library handles
 
-    def __init__(self, stepper: Stepper, batch: Batch) -> None:
+    def __init__(self, stepper: Stepper, batch: Batch, terms: int) -> None:
         self.stepper = stepper
-        self.batch = mapped(batch, lambda x: x.to(stepper.model.device, copy=True))
-        self.weight = torch.zeros((), device=stepper.model.device)
+        device = stepper.model.device
+        self.batch = mapped(batch, lambda x: x.to(device, copy=True))
+        self.weight = torch.zeros(terms, device=device)
         self.captured: Captured | None = None
         self.plain_left = self._WARMUP
 
-    def __call__(self, batch: Batch, tokens: int) -> Result:
+    def __call__(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:
         copy_into(tensors(self.batch), tensors(batch))
-        self.weight.fill_(1.0 / tokens)
+        self.weight.copy_(torch.tensor(weight), non_blocking=True)
         if self.plain_left:
             self.plain_left -= 1
         elif self.captured is None:
-            self.captured = self._capture(tokens)
+            self.captured = self._capture()
         if self.captured is None:
-            plain: Result = on_side_stream(lambda: self._step(tokens))
+            plain: tuple[Tensor, Tensor, Tensor] = on_side_stream(self._step)
             return plain
-        r: Result = self.captured.replay()
-        return Result(r.loss.clone(), r.nll.clone(), r.norm.clone(), tokens)
+        loss, nlls, norm = self.captured.replay()
+        return loss.clone(), nlls.clone(), norm.clone()
 
-    def _step(self, tokens: int) -> Result:
-        return self.stepper._step([self.batch], self.weight, tokens)
+    def _step(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.stepper._step([self.batch], self.weight)
 
-    def _capture(self, tokens: int) -> Captured | None:
+    def _capture(self) -> Captured | None:
         self.stepper.optimizer.zero_grad(set_to_none=True)
         try:
-            return Captured(lambda: self._step(tokens))
+            return Captured(self._step)
         except RuntimeError as error:  # a driver or a kernel that cannot be captured
             warnings.warn(f"no CUDA graph of the step ({error}); going on, slower", stacklevel=2)
             self.plain_left = sys.maxsize

@@ -19,10 +19,11 @@ _AHEAD = 8  # batches made before they are asked for
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the data a step ended: `batch` micro-batches of `epoch` are used up."""
+    """Where in the data a step ended: `batch` micro-batches of an epoch's `chunk` are used up."""
 
     epoch: int = 0
     batch: int = 0
+    chunk: int = 0
 
 
 def micro_batches(
@@ -30,32 +31,45 @@ def micro_batches(
 ) -> Iterator[tuple[Any, Place]]:
     """Endless micro-batches from `begin` on, each with the place after it.
 
-    The next epoch's examples are made while this one's are used: a GPU would wait for them
+    The next chunk's examples are made while this one's are used: a GPU would wait for them
     otherwise.
     """
     skip = begin.batch
-    epochs = prefetch(((epoch, objective.examples(epoch)) for epoch in count(begin.epoch)), ahead=1)
+    parts = prefetch(_chunks(objective, begin), ahead=1)
     try:
-        for epoch, examples in epochs:
-            batches = cut(objective.lengths(examples), train, epoch, frame)
+        for epoch, chunk, examples in parts:
+            batches = cut(objective.lengths(examples), train, epoch, frame, chunk)
             for number, index in enumerate(batches[skip:], skip + 1):
-                yield objective.collate(examples, index, frame), Place(epoch, number)
+                yield objective.collate(examples, index, frame), Place(epoch, number, chunk)
             skip = 0
     finally:
-        epochs.close()
+        parts.close()
+
+
+def _chunks(objective: Objective[Any, Any], begin: Place) -> Iterator[tuple[int, int, Any]]:
+    """Epoch after epoch, chunk by chunk."""
+    first = begin.chunk
+    for epoch in count(begin.epoch):
+        for number, examples in enumerate(objective.chunks(epoch, first), first):
+            yield epoch, number, examples
+        first = 0
 
 
 def cut(
-    sides: tuple[Lengths, Lengths], train: TrainRecipe, epoch: int, frame: Frame | None
+    sides: tuple[Lengths, Lengths],
+    train: TrainRecipe,
+    epoch: int,
+    frame: Frame | None,
+    chunk: int = 0,
 ) -> list[Indices]:
-    """An epoch's batches as index arrays."""
+    """The batches of an epoch (or of a chunk of it) as index arrays."""
     return token_batches(
         *sides,
         train.batch_tokens,
-        seed=train.seed,
+        seed=train.seed if not chunk else (train.seed + chunk) % 2**63,
         epoch=epoch,
         pool=train.pool,
-        max_rows=None if frame is None else frame.sentences,
+        max_rows=train.batch_rows if frame is None else frame.sentences,
     )
 
 

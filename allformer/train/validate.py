@@ -24,21 +24,30 @@ def validate(
 
     >>> validate(Seq2Seq(), model, EncodedPairs.from_pairs(pairs, tokenizer))
     {'nll': 1.273}
+
+    With several terms `nll` is their sum, and each has its own: `nll_words`, `nll_pair`.
     """
     sides = objective.lengths(examples)
     budget = max(batch_tokens, *(int(side.max()) for side in sides))
     was_training = model.training
     model.eval()
-    sums: dict[str, float] = {"nll": 0.0}
+    nlls, counts = torch.zeros(len(objective.terms), dtype=torch.float64), [0] * len(objective.terms)
+    sums: dict[str, float] = {}
     tokens = 0
     try:
         for index in token_batches(*sides, budget, seed=0, epoch=0, pool=1000):
             batch = moved(objective.collate(examples, index), model.device)
             _, nll = objective.loss(model, batch, dtype=dtype)
-            found = {"nll": nll, **objective.measures(model, batch, dtype=dtype)}
-            for name, value in found.items():
+            nlls += nll.reshape(-1).double().cpu()
+            counts = [a + b for a, b in zip(counts, objective.counts(batch), strict=True)]
+            for name, value in objective.measures(model, batch, dtype=dtype).items():
                 sums[name] = sums.get(name, 0.0) + float(value)
             tokens += batch.tokens
+        figures = objective.metrics(model, examples, batch_tokens=batch_tokens, dtype=dtype)
     finally:
         model.train(was_training)
-    return {name: total / tokens for name, total in sums.items()}
+    means = [float(x) / max(1, n) for x, n in zip(nlls, counts, strict=True)]
+    found = {"nll": sum(means)}
+    if len(means) > 1:
+        found |= {f"nll_{name}": x for name, x in zip(objective.terms, means, strict=True)}
+    return found | {name: total / tokens for name, total in sums.items()} | figures

@@ -22,7 +22,7 @@ from allformer.train.lock import only_one
 from allformer.train.loop import Interrupted, train
 from allformer.train.metrics import Metrics, read_metrics
 from allformer.train.outputs import check_directory, check_file
-from allformer.train.recipe import DataRecipe, make_recipe, read_recipe
+from allformer.train.recipe import make_recipe, read_recipe
 from allformer.train.state import checkpoints
 from allformer.train.threads import pick_threads, threads
 from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
@@ -290,13 +290,13 @@ def test_a_new_run_has_a_recipe_and_no_overrides(data, tmp_path):  # noqa: F811
 def test_five_per_cent_are_held_out_and_a_thousand_at_most():
     def held_out(count: int) -> int:
         pairs = [(f"a {i}", f"b {i}") for i in range(count)]
-        found = open_data(DataRecipe(), Corpus(pairs))
+        found = open_data(PairData(), Corpus(pairs))
         assert found.validation is not None
         return len(list(found.validation))
 
     assert [held_out(count) for count in (4, 400, 4_000, 21_000)] == [1, 20, 200, 1_000]
     with pytest.raises(Exception, match=r"data\.hold_out=5: "):
-        open_data(DataRecipe(hold_out=5), Corpus([("a", "b"), ("c", "d")]))
+        open_data(PairData(hold_out=5), Corpus([("a", "b"), ("c", "d")]))
 
 
 # --- recipes and outputs -----------------------------------------------------------------------

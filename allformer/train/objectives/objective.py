@@ -7,14 +7,18 @@
 
 One file each. The loop, the step, the stream of batches, validation and the diagnosis know an
 objective by what is here and nothing of its models, sides or labels.
+
+An objective may have settings of its own (`Options`: `objective: {is: NAME, …}`) and reads the data
+section by a class of its own (`Data`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,22 +27,44 @@ from torch import Tensor
 
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, B, Frame
-from allformer.train.model import model_config
-from allformer.train.recipe import Recipe
+from allformer.train.predictions import Predictions
+from allformer.train.recipe import Recipe, Vocabulary
+from allformer.train.section import Section, at_least
 
 E = TypeVar("E")  # the examples of an epoch
 Lengths = npt.NDArray[np.int64]
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class NoOptions(Section, section="objective"):
+    """Of an objective that has nothing to set."""
+
+
+@dataclass(frozen=True)
+class PathData(Section, section="data"):
+    """A path, and the most tokens of an example: what an objective has that says nothing else."""
+
+    path: str | None = None
+    max_length: Annotated[int, at_least(2)] = 256
+
+
 class Objective(ABC, Generic[E, B]):
     """One run's: made of its recipe, then given the data, then the tokeniser.
 
     The order of calls: `open`, `config` (all that can be refused is refused), `texts`,
-    `tokenizer`, `encode`, and then `examples`, `collate` and `loss` again and again.
+    `tokenizer`, `encode`, `config` again for the tokeniser that there is now, and then `chunks`,
+    `collate` and `loss` again and again.
     """
 
     name: ClassVar[str]  # under which it is registered
+    shape: ClassVar[str] = "encoder-decoder"  # of a model that the recipe gives as sizes alone
+    Options: ClassVar[type[Section]] = NoOptions
+    Data: ClassVar[type[Section]] = PathData
+    # The losses that are added up, each a mean over its own labels: BERT's words and pairs.
+    terms: ClassVar[tuple[str, ...]] = ("nll",)
+    perplexity: ClassVar[bool] = True  # whether exp of the first term says something
+    specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         self.recipe = Recipe() if recipe is None else recipe
@@ -65,6 +91,14 @@ class Objective(ABC, Generic[E, B]):
     def examples(self, epoch: int) -> E:
         """The examples of an epoch: the same each time, or drawn anew by (seed, epoch) alone."""
 
+    def chunks(self, epoch: int, first: int = 0) -> Iterator[E]:
+        """An epoch's examples in parts, from number `first` on: one, unless it is a stream.
+
+        The same parts each time, by (seed, epoch) alone: a resumed run begins in their midst.
+        """
+        if not first:
+            yield self.examples(epoch)
+
     @property
     @abstractmethod
     def validation(self) -> E:
@@ -84,15 +118,26 @@ class Objective(ABC, Generic[E, B]):
 
     # --- model ----------------------------------------------------------------------------------
 
-    def config(self, vocab: int) -> Any:
+    @property
+    def longest(self) -> int:
+        """The most tokens of a side of an example: a batch holds one at least."""
+        return min(self.recipe.data.max_length, self.recipe.train.batch_tokens)
+
+    def config(self, vocabulary: Vocabulary) -> Any:
         """The config tree to train; one that this objective cannot train is refused."""
-        return model_config(self.recipe.model, vocab)
+        return self.recipe.model.fitted(self.shape, self.longest, vocabulary)
 
     def generation(self, config: Any) -> dict[str, Any] | None:
         """The generation_config.json to leave beside the weights."""
         return None
 
     # --- batches and losses -----------------------------------------------------------------------
+
+    def frame(self) -> Frame | None:
+        """One size for all batches of a compiled step; None: they have one size anyway."""
+        tokens = self.recipe.train.batch_tokens
+        rows = self.recipe.train.batch_rows or max(1, tokens // 6)
+        return Frame(tokens, rows, self.longest)
 
     @abstractmethod
     def collate(self, examples: E, index: Array, frame: Frame | None = None) -> B:
@@ -106,17 +151,33 @@ class Objective(ABC, Generic[E, B]):
         *,
         smoothing: float = 0.0,
         dtype: torch.dtype | None = None,
+        **more: Any,
     ) -> tuple[Tensor, Tensor]:
         """Sums over the labels that count: the loss to go down, and the plain NLL to report.
 
-        The batch is on the model's device. Compiled, its `tokens` is 0: nothing here reads it.
+        Each is a number, or with several `terms` a vector of them. The batch is on the model's
+        device. Compiled, its `tokens` is 0: nothing here reads it.
         """
+
+    def counts(self, batch: B) -> tuple[int, ...]:
+        """How many labels each of `terms` is a sum over: what the batch says."""
+        return getattr(batch, "counts", ()) or (batch.tokens,)
 
     def measures(
         self, model: Any, batch: B, *, dtype: torch.dtype | None = None
     ) -> dict[str, Tensor]:
         """Further sums over a batch of validation, reported as `validation_NAME` per label."""
         return {}
+
+    def metrics(
+        self, model: Any, examples: E, *, batch_tokens: int = 4096, dtype: torch.dtype | None = None
+    ) -> dict[str, float]:
+        """Figures of a whole set, which are no sums: F1, exact match, a rank correlation."""
+        return {}
+
+    def predictions(self, model: Any, examples: E, count: int = 50) -> Predictions | None:
+        """What the model says of some of the examples, for the report; None: nothing to show."""
+        return None
 
 
 OBJECTIVES: dict[str, type[Objective[Any, Any]]] = {}

@@ -25,9 +25,9 @@ from allformer.errors import ConfigError
 from allformer.families.original import BOS, EOS
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame, pack_rows
-from allformer.train.corpora import open_data
+from allformer.train.corpora import PairData, open_data
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
-from allformer.train.recipe import Recipe
+from allformer.train.recipe import Recipe, TokenizerRecipe, Vocabulary
 
 
 class PairBatch(NamedTuple):
@@ -45,6 +45,8 @@ class PairBatch(NamedTuple):
 class Seq2Seq(Objective[EncodedPairs, PairBatch]):
     """Translation, and whatever else is a text for a text: `Seq2Seq(recipe).open()`."""
 
+    Data = PairData
+
     def __init__(self, recipe: Recipe | None = None) -> None:
         super().__init__(recipe)
         self.corpus = Corpus([])
@@ -52,11 +54,6 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
         self._validation: EncodedPairs | None = None
         self._recut: Recut | None = None
         self._tokenizer: Tokenizer | None = None
-
-    @property
-    def longest(self) -> int:
-        """The most tokens of a side, </s> included: a batch holds one sentence at least."""
-        return min(self.recipe.data.max_length, self.recipe.train.batch_tokens)
 
     def open(self, corpus: Corpus | None = None) -> None:
         """Train and validation pairs; a missing validation split is held out of train."""
@@ -81,7 +78,8 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
         """Each time the same, or with BPE-dropout cut anew."""
         assert self._train is not None
         assert self._tokenizer is not None
-        dropout = self.recipe.tokenizer.dropout
+        asked = self.recipe.tokenizer
+        dropout = asked.dropout if isinstance(asked, TokenizerRecipe) else 0.0
         if not dropout:
             return self._train
         if self._recut is None:
@@ -100,9 +98,9 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
         """Of source and target, each with its </s>."""
         return examples.source_lengths + 1, examples.target_lengths + 1
 
-    def config(self, vocab: int) -> EncoderDecoder:
+    def config(self, vocabulary: Vocabulary) -> EncoderDecoder:
         """An encoder-decoder with a head over the vocabulary."""
-        tree = super().config(vocab)
+        tree = super().config(vocabulary)
         if not isinstance(tree, EncoderDecoder) or not isinstance(tree.head, LMHead):
             kind, head = type(tree).__name__, type(tree.head).__name__
             raise ConfigError(
@@ -142,6 +140,7 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
         *,
         smoothing: float = 0.0,
         dtype: torch.dtype | None = None,
+        **more: Any,
     ) -> tuple[Tensor, Tensor]:
         """Of every target token, </s> included: summed cross-entropy, smoothed and plain."""
         sides = {
@@ -149,7 +148,7 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
             "decoder": Side(batch.target_layout, {"input_ids": batch.target}),
         }
         hidden = model.hidden(sides, dtype=dtype)["decoder"]
-        return model.vocab_head.score(hidden.flatten(0, -2), batch.labels.flatten(), smoothing)
+        return model.vocab_head.score(hidden.flatten(0, -2), batch.labels.flatten(), smoothing, **more)
 
     def _encode(
         self, pairs: Iterable[Pair], tokenizer: Tokenizer, name: str, say: Say

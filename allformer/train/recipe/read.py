@@ -1,0 +1,102 @@
+"""From YAML and `--set` to a recipe."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from allformer.errors import ConfigError, did_you_mean
+from allformer.train.recipe.model import read_model
+from allformer.train.recipe.moved import MOVED, moved
+from allformer.train.recipe.plain_yaml import read_yaml
+from allformer.train.recipe.recipe import Recipe
+from allformer.train.section import as_mapping, read_section
+from allformer.train.recipe.sections import CheckpointTokenizer, TokenizerRecipe
+
+
+def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Read a YAML recipe; `overrides` are `section.key=value` and win."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"recipe {path} cannot be read: {error.strerror}; check it") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"recipe {path} is not YAML: {error}") from None
+    return make_recipe(read_yaml(text, f"recipe {path}") or {}, overrides, str(path))
+
+
+def make_recipe(data: Any, overrides: Iterable[str] = (), where: str = "recipe") -> Recipe:
+    """A recipe from plain dicts and overrides."""
+    given = moved(as_mapping(data, where))
+    for override in overrides:
+        section, name, value = read_override(override)
+        before = given.get(section, {})
+        if section == "objective" and isinstance(before, str):
+            before = {"is": before}
+        before = as_mapping(before, f"{where}.{section}")
+        for inner in ("change", "head"):  # model.change.encoder.dim: a path of the tree
+            if section == "model" and name.startswith(f"{inner}."):
+                name, value = inner, {**(before.get(inner) or {}), name[len(inner) + 1 :]: value}
+        given[section] = {**before, name: value}
+    return _recipe(given, where)
+
+
+def read_override(override: str) -> tuple[str, str, Any]:
+    """`read_override("train.steps=500")` → `("train", "steps", 500)`."""
+    key, equals, text = override.partition("=")
+    key = MOVED.get(key.strip(), key.strip())
+    section, dot, name = key.partition(".")
+    if not equals or not dot:
+        raise ConfigError(f"--set {override!r} is not section.key=value; try train.steps=500")
+    try:
+        return section, name, read_yaml(text, text)
+    except ConfigError:
+        raise ConfigError(f"--set {override!r}: {text!r} is not YAML; try quotes") from None
+
+
+def _recipe(given: dict[str, Any], where: str) -> Recipe:
+    from allformer.train.objectives import find_objective
+
+    known = [f.name for f in fields(Recipe) if f.name != "options"]
+    unknown = sorted(set(map(str, given)) - set(known))
+    if unknown:
+        hint = did_you_mean(unknown[0], known)
+        raise ConfigError(f"{where}.{unknown[0]} is not known; {hint}there is {', '.join(known)}")
+    found: dict[str, Any] = {}
+    if "name" in given:
+        if not isinstance(given["name"], str):
+            raise ConfigError(f"{where}.name={given['name']!r} must be str; put it in quotes")
+        found["name"] = given["name"]
+    name, options = _objective(given.get("objective", "seq2seq"), f"{where}.objective")
+    objective = find_objective(name)
+    found["objective"] = name
+    found["options"] = read_section(objective.Options, options, f"{where}.objective")
+    found["data"] = read_section(objective.Data, given.get("data", {}), f"{where}.data")
+    if "model" in given:
+        found["model"] = read_model(given["model"], f"{where}.model")
+    if "tokenizer" in given:
+        found["tokenizer"] = _tokenizer(given["tokenizer"], f"{where}.tokenizer")
+    hints = typing.get_type_hints(Recipe)
+    for section in set(given) - set(found) - {"objective"}:
+        found[section] = read_section(hints[section], given[section], f"{where}.{section}")
+    return Recipe(**found)
+
+
+def _objective(given: Any, where: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(given, str):
+        return given, {}
+    options = as_mapping(given, where)
+    name = options.pop("is", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"{where} needs `is: NAME` among its keys; try is: causal-lm")
+    return name, options
+
+
+def _tokenizer(data: Any, where: str) -> Any:
+    given = as_mapping(data, where)
+    form = CheckpointTokenizer if "checkpoint" in given else TokenizerRecipe
+    return read_section(form, given, where)

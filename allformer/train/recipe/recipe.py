@@ -1,0 +1,68 @@
+"""The whole recipe: one section each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from allformer.train.optim import AdamW, Optim
+from allformer.train.recipe.model import AnyModelRecipe, CheckpointModel, ModelRecipe
+from allformer.train.section import Section
+from allformer.train.recipe.sections import (
+    CheckpointTokenizer,
+    DecodeRecipe,
+    LogRecipe,
+    ParallelRecipe,
+    Tokenizing,
+    TokenizerRecipe,
+    TrainRecipe,
+)
+from allformer.train.schedule import InverseSqrt, Schedule
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that a training run is. `options` are the objective's own settings, `data` is
+    read by the objective's own section; both are its defaults where they are left out."""
+
+    name: str = "run"
+    objective: str = "seq2seq"
+    options: Any = None
+    data: Any = None
+    tokenizer: Tokenizing = None  # type: ignore[assignment]
+    model: AnyModelRecipe = field(default_factory=ModelRecipe)
+    optim: Optim = field(default_factory=AdamW)
+    schedule: Schedule = field(default_factory=InverseSqrt)
+    train: TrainRecipe = field(default_factory=TrainRecipe)
+    parallel: ParallelRecipe = field(default_factory=ParallelRecipe)
+    log: LogRecipe = field(default_factory=LogRecipe)
+    decode: DecodeRecipe = field(default_factory=DecodeRecipe)
+
+    def __post_init__(self) -> None:
+        from allformer.train.objectives import find_objective
+
+        objective = find_objective(self.objective)
+        usual = {"options": objective.Options, "data": objective.Data, "tokenizer": self._usual}
+        for name, make in usual.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, make())
+        self.model.tree(objective.shape)  # refused before any work is done
+
+    def _usual(self) -> Tokenizing:
+        """A checkpoint comes with its tokeniser."""
+        if isinstance(self.model, CheckpointModel):
+            return CheckpointTokenizer(self.model.checkpoint)
+        return TokenizerRecipe()
+
+    def to_yaml(self) -> str:
+        """Text that `read_recipe` reads back."""
+        import yaml
+
+        plain: dict[str, Any] = {}
+        for name in (f.name for f in fields(self) if f.name != "options"):
+            value = getattr(self, name)
+            plain[name] = value.plain() if isinstance(value, Section) else value
+        if options := self.options.plain():
+            plain["objective"] = {"is": self.objective, **options}
+        text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+        return text

@@ -1,0 +1,42 @@
+"""The run's tokeniser: trained on its texts, a checkpoint's, or that of the run that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.older_run import own_tokenizer
+from allformer.text.load import load_tokenizer
+from allformer.text.tokenizer import Tokenizer, train_tokenizer
+from allformer.train.objectives.objective import Objective, Say
+from allformer.train.recipe import CheckpointTokenizer, TokenizerRecipe, Vocabulary
+
+
+def make_tokenizer(objective: Objective[Any, Any], say: Say) -> Tokenizer:
+    """As the recipe says: `make_tokenizer(objective, print)`."""
+    asked = objective.recipe.tokenizer
+    if isinstance(asked, CheckpointTokenizer):
+        tokenizer = objective.tokenizer(load_tokenizer(find_checkpoint(asked.checkpoint)))
+        say(f"tokeniser: {asked.checkpoint}'s, {tokenizer.vocab_size:,} pieces")
+        return tokenizer
+    assert isinstance(asked, TokenizerRecipe)
+    trained = train_tokenizer(
+        objective.texts(), asked.kind, asked.vocab, lowercase=asked.lowercase
+    )
+    tokenizer = objective.tokenizer(trained)
+    say(f"tokeniser: {asked.kind}, {tokenizer.vocab_size:,} pieces")
+    return tokenizer
+
+
+def kept_tokenizer(objective: Objective[Any, Any], run: Path) -> Tokenizer:
+    """That of a run which goes on."""
+    return own_tokenizer(run, objective.config(expected(objective)))
+
+
+def expected(objective: Objective[Any, Any]) -> Vocabulary:
+    """A vocabulary to check the model with, before there is a tokeniser."""
+    asked = objective.recipe.tokenizer
+    if isinstance(asked, CheckpointTokenizer):
+        return Vocabulary.of(load_tokenizer(find_checkpoint(asked.checkpoint)))
+    return Vocabulary(asked.room)

@@ -1,0 +1,55 @@
+"""The model that a run begins with: fresh weights, or a checkpoint's under a fresh head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from allformer.checkpoint.load import load
+from allformer.core.model import build
+from allformer.errors import ConfigError
+from allformer.train.recipe import AnyModelRecipe, CheckpointModel
+
+FRESH = ("head.", "pool.")  # what may start anew on a trained body
+
+
+def begin(
+    asked: AnyModelRecipe, tree: Any, device: torch.device, say: Callable[[str], None]
+) -> Any:
+    """A model of that tree: `begin(recipe.model, objective.config(vocabulary), device, print)`."""
+    if not isinstance(asked, CheckpointModel):
+        return build(tree, device=device)
+    trained = load(asked.directory, device=device, dtype=torch.float32)
+    if trained.config == tree:
+        say(f"weights: all of {asked.checkpoint}")
+        return trained
+    model = build(tree, device=device)
+    model.provenance = trained.provenance
+    fresh = put_body(model, trained.state_dict(), asked.checkpoint)
+    rest = f"; fresh: {', '.join(fresh)}" if fresh else ""
+    say(f"weights: the body of {asked.checkpoint}{rest}")
+    return model
+
+
+@torch.no_grad()
+def put_body(model: Any, trained: dict[str, Any], where: str) -> list[str]:
+    """Copy what fits by name and shape; returns what stays fresh, and refuses a body that does."""
+    fresh, odd = [], []
+    for name, tensor in model.state_dict().items():
+        found = trained.get(name)
+        if found is not None and found.shape == tensor.shape:
+            tensor.copy_(found)
+        elif name.startswith(FRESH):
+            fresh.append(name)
+        else:
+            odd.append(name)
+    if odd:
+        has = trained.get(odd[0])
+        shape = "nothing" if has is None else tuple(has.shape)
+        raise ConfigError(
+            f"model.change makes {odd[0]} {tuple(model.state_dict()[odd[0]].shape)}, but {where} "
+            f"has {shape} there; change only what has no weights, such as dropout"
+        )
+    return fresh

@@ -1,0 +1,66 @@
+"""The steps since the last report: their figures, and the first that is not finite."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from allformer.train.batch import Batch
+from allformer.train.step import Result
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One step, and what it was taken on."""
+
+    step: int
+    result: Result
+    batches: list[Any]
+
+
+class Window:
+    """Results stay on the device until they are asked for."""
+
+    def __init__(self, terms: tuple[str, ...], scaled: bool) -> None:
+        self.terms, self.scaled = terms, scaled
+        self.taken: list[Taken] = []
+
+    def add(self, step: int, result: Result, batches: list[Batch]) -> None:
+        """One more step."""
+        self.taken.append(Taken(step, result, batches))
+
+    def clear(self) -> None:
+        """It was reported."""
+        self.taken.clear()
+
+    def read(self) -> tuple[dict[str, float], Taken | None]:
+        """Means over the window's labels, and the first step that cannot stand.
+
+        With a loss scale, a gradient that overflows is met by a smaller scale, not by a stop.
+        """
+        results = [taken.result for taken in self.taken]
+        losses = torch.stack([r.loss for r in results]).tolist()
+        norms = torch.stack([r.norm for r in results]).tolist()
+        for taken, loss, norm in zip(self.taken, losses, norms, strict=True):
+            if not (math.isfinite(loss) and (self.scaled or math.isfinite(norm))):
+                return {}, taken
+        tokens = [r.tokens for r in results]
+        row = {"loss": sum(a * n for a, n in zip(losses, tokens, strict=True)) / sum(tokens)}
+        return row | self._nlls(results) | {"gradient_norm": norms[-1]}, None
+
+    def _nlls(self, results: list[Result]) -> dict[str, float]:
+        sums = torch.stack([r.nlls for r in results]).sum(0).tolist()
+        counts = [sum(column) for column in zip(*(r.counts for r in results), strict=True)]
+        means = [total / max(1, n) for total, n in zip(sums, counts, strict=True)]
+        if len(means) == 1:
+            return {"nll": means[0]}
+        each = {f"nll_{name}": mean for name, mean in zip(self.terms, means, strict=True)}
+        return {"nll": sum(means), **each}
+
+    def glance(self) -> float:
+        """The last step's NLL."""
+        last = self.taken[-1].result
+        return sum(x / max(1, n) for x, n in zip(last.nlls.tolist(), last.counts, strict=True))
