@@ -1,21 +1,111 @@
-"""Learning rates: warm-up, then inverse square root (the paper) or a cosine down to zero."""
+"""Learning rates: a linear warm-up to the peak, then one of five ways on.
+
+    schedule = Schedule.read({"kind": "cosine", "warmup": 100, "floor": 0.1})
+    schedule.rate(step, peak=3e-4, total=10_000)
+
+Steps count from 1, the last one is `total`: the first step has peak / warmup, not 0. transformers'
+`get_*_schedule` count from 0, so that their first step changes nothing; their value after n calls
+of `scheduler.step()` is ours of step n. Past `total` the last rate stays.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-SCHEDULES = ("inverse-sqrt", "cosine")
+from allformer.config.base import Natural
+from allformer.config.check import Rule
+from allformer.train.choice import Choice, Fraction
+
+SCHEDULES = ("inverse-sqrt", "cosine")  # what `train.schedule` took before the section was
+
+Share = Annotated[float, Rule(lambda x: 0 < x <= 1, "must be greater than 0, at most 1", "try 0.2")]
+
+
+@dataclass(frozen=True)
+class Schedule(Choice, section="schedule", key="kind", default="inverse-sqrt"):
+    """How the rate goes; `warmup` is the steps in which it rises."""
+
+    warmup: Natural = 1000
+
+    def rate(self, step: int, peak: float, total: int) -> float:
+        """The rate of step 1, 2, …, `total`: `Cosine(100).rate(50, 1e-3, 1000)` → 5e-4."""
+        if step < self.warmup:
+            return peak * step / self.warmup
+        return peak * self.after(step, total)
+
+    def after(self, step: int, total: int) -> float:
+        """The share of the peak once the warm-up is over."""
+        raise NotImplementedError
+
+    def done(self, step: int, total: int) -> float:
+        """0 at the end of the warm-up, 1 at the last step and after."""
+        return min(1.0, (step - self.warmup) / max(1, total - self.warmup))
+
+
+@dataclass(frozen=True)
+class InverseSqrt(Schedule, named="inverse-sqrt"):
+    """√(warmup/step): the paper's d^−½ · min(step^−½, step·warmup^−1.5) for peak = (d·warmup)^−½.
+
+    transformers' has another time scale of 10,000 where warmup is 0; ours is then 1/√step.
+    """
+
+    def after(self, step: int, total: int) -> float:
+        return math.sqrt(max(1, self.warmup) / step)
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule, named="cosine"):
+    """Half a cosine down to `floor` · peak at the last step (SGDR without restarts)."""
+
+    floor: Fraction = 0.0
+
+    def after(self, step: int, total: int) -> float:
+        half = 0.5 * (1 + math.cos(math.pi * self.done(step, total)))
+        return self.floor + (1 - self.floor) * half
+
+
+@dataclass(frozen=True)
+class Linear(Schedule, named="linear"):
+    """A straight line down to `floor` · peak at the last step (BERT's)."""
+
+    floor: Fraction = 0.0
+
+    def after(self, step: int, total: int) -> float:
+        return self.floor + (1 - self.floor) * (1 - self.done(step, total))
+
+
+@dataclass(frozen=True)
+class Constant(Schedule, named="constant"):
+    """The peak, to the end."""
+
+    def after(self, step: int, total: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class WarmupStableDecay(Schedule, named="wsd"):
+    """The peak, then down to `floor` · peak in the last `decay` share of the steps.
+
+    `shape` is a straight line, or 1 − √x, which falls faster at first (Hägele et al., 2024). The
+    share is rounded to whole steps and leaves the warm-up alone. transformers' `get_wsd_schedule`
+    takes a number of steps, and with a floor its warm-up begins there; ours begins at 0.
+    """
+
+    floor: Fraction = 0.0
+    decay: Share = 0.2
+    shape: Literal["linear", "1-sqrt"] = "linear"
+
+    def after(self, step: int, total: int) -> float:
+        start = max(self.warmup, total - round(self.decay * total))
+        if step <= start:
+            return 1.0
+        done = min(1.0, (step - start) / max(1, total - start))
+        fallen = done if self.shape == "linear" else math.sqrt(done)
+        return self.floor + (1 - self.floor) * (1 - fallen)
 
 
 def learning_rate(step: int, *, peak: float, warmup: int, total: int, schedule: str) -> float:
-    """The rate of step 1, 2, …: rises linearly to `peak` at `warmup`, then falls.
-
-    inverse-sqrt: peak · min(step/warmup, √(warmup/step)), which is the paper's
-    d^−½ · min(step^−½, step·warmup^−1.5) with peak = (d · warmup)^−½.
-    """
-    if step < warmup:
-        return peak * step / warmup
-    if schedule == "cosine":
-        done = (step - warmup) / max(1, total - warmup)
-        return peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-    return peak * math.sqrt(max(1, warmup) / step)
+    """The rate of a step by the schedule's name alone: `Schedule.read(…).rate(…)`."""
+    return Schedule.read({"kind": schedule, "warmup": warmup}).rate(step, peak, total)

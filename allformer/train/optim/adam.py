@@ -1,0 +1,46 @@
+"""Adam and AdamW: PyTorch's fused ones, where one kernel updates all parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from allformer.core.starts import decay_groups
+from allformer.train.choice import NotNegative
+from allformer.train.optim.settings import Betas, Optim, Small
+
+
+@dataclass(frozen=True)
+class AdamW(Optim, named="adamw"):
+    """Decay apart from the gradient: w shrinks by rate · weight_decay (Loshchilov & Hutter)."""
+
+    captures: ClassVar[bool] = True
+    clips_inside: ClassVar[bool] = True
+    kind: ClassVar[type[torch.optim.Adam]] = torch.optim.AdamW
+
+    weight_decay: NotNegative = 0.01
+    betas: Betas = (0.9, 0.999)
+    eps: Small = 1e-8
+
+    def make(self, model: nn.Module, lr: Tensor | float, capturable: bool) -> torch.optim.Optimizer:
+        beta1, beta2 = self.betas
+        return self.kind(
+            decay_groups(model, self.weight_decay),
+            lr=lr,
+            betas=(beta1, beta2),
+            eps=self.eps,
+            fused=True,
+            capturable=capturable,
+        )
+
+
+@dataclass(frozen=True)
+class Adam(AdamW, named="adam"):
+    """Kingma & Ba's; weight_decay is added to the gradient, weight_decay · w, as L2."""
+
+    kind: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
+
+    weight_decay: NotNegative = 0.0
