@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from allformer.data.parallel import Corpus, Pair, directory_splits, hold_out, open_corpus
 from allformer.errors import DataError
-from allformer.train.section import Section, at_least
+from allformer.train.sections.data import PairData
 
 _MOST_HELD_OUT = 1000
-
-
-@dataclass(frozen=True)
-class PairData(Section, section="data"):
-    """Where pairs come from: a corpus by name (built in or public), or files of the user's own."""
-
-    source: str = "en"
-    target: str = "de"
-    corpus: str | None = None
-    path: str | None = None  # a directory, A.en,A.de or a .tsv; wins over `corpus`
-    max_length: Annotated[int, at_least(2)] = 256
-    # sentences for validation taken from train where it has no split; None: 5 %, at most 1,000
-    hold_out: Annotated[int | None, at_least(1)] = None
-    swap: bool = False  # a TSV whose first column is the target
-
-    @property
-    def columns(self) -> tuple[int, int]:
-        """Where a TSV has the source and the target."""
-        return (1, 0) if self.swap else (0, 1)
 
 
 def open_data(data: PairData, corpus: Corpus | None = None) -> Corpus:

@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
-from allformer.checkpoint.load import GENERATION
+from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.save import write_json
 from allformer.checkpoint.weights import average, put_weights, read_tensors
 from allformer.config import to_dict
+from allformer.core.model import build
 from allformer.core.precision import pick_device
 from allformer.errors import CheckpointError, ConfigError, TrainingError
 from allformer.train.batch import Batch, mapped, moved
@@ -33,8 +34,9 @@ from allformer.train.objectives import find_objective
 from allformer.train.objectives.objective import Objective
 from allformer.train.outputs import check_directory, told
 from allformer.train.progress import Clock, Progress, clock
-from allformer.train.recipe import Recipe, Vocabulary
 from allformer.train.resumed import resumed_recipe, write_recipe
+from allformer.train.sections.recipe import Recipe
+from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
 from allformer.train.step import DTYPES, Stepper, StepSettings
 from allformer.train.stream import Place, cut, micro_batches, prefetch
@@ -99,7 +101,8 @@ def train(
     assert recipe is not None
     check_directory(run, "--resume" if resume else "--out")
     objective = find_objective(recipe.objective)(recipe)
-    objective.config(expected(objective))
+    if not resume:
+        objective.config(expected(objective))
     with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
         objective.open(corpus)
         run.mkdir(parents=True, exist_ok=True)
@@ -126,13 +129,17 @@ class _Job:
         self.say = _say
         if resume:
             check_data(run, objective, allow_changed_data, _say)
-        self.tokenizer = kept_tokenizer(objective, run) if resume else make_tokenizer(objective, _say)
+        self.tokenizer = kept_tokenizer(run) if resume else make_tokenizer(objective, _say)
         if not resume:
             self.tokenizer.save(run)
         objective.encode(self.tokenizer, _say)
         torch.manual_seed(recipe.train.seed)
-        tree = objective.config(Vocabulary.of(self.tokenizer))
-        self.model: Any = begin(recipe.model, tree, device, _say).train()
+        if resume:
+            tree = read_config_of(run / "config.json")
+            self.model: Any = build(tree, device=device).train()
+        else:
+            tree = objective.config(Vocabulary.of(self.tokenizer))
+            self.model = begin(recipe.model, tree, device, _say).train()
         self.model.provenance.generation = objective.generation(tree)
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.compile = device.type == "cuda" if compile is None else compile

@@ -1,6 +1,6 @@
 """What a trained model says of held-out examples, kept with the run for its report.
 
-    RUN/predictions.json: {"rows": [{"input": …, "wanted": …, "given": …, "right": true}], …}
+RUN/predictions.json: {"rows": [{"input": …, "wanted": …, "given": …, "right": true}], …}
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from allformer.json_file import read_object
 from allformer.errors import CheckpointError
+from allformer.json_file import read_object
 
 FILE = "predictions.json"
 
@@ -62,7 +62,9 @@ class Predictions:
                 dict(raw["figures"]),
             )
         except (KeyError, TypeError) as error:
-            raise CheckpointError(f"{run / FILE} is not what training writes ({error}); remove it") from None
+            raise CheckpointError(
+                f"{run / FILE} is not what training writes ({error}); remove it"
+            ) from None
 
 
 def calibrated(scores: Iterable[float], right: Iterable[bool], bins: int = 10) -> tuple[Any, ...]:

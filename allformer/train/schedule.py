@@ -16,15 +16,13 @@ from typing import Annotated, Literal
 
 from allformer.config.base import Natural
 from allformer.config.check import Rule
-from allformer.train.choice import Choice, Fraction
-
-SCHEDULES = ("inverse-sqrt", "cosine")  # what `train.schedule` took before the section was
+from allformer.train.sections.section import Fraction, Section
 
 Share = Annotated[float, Rule(lambda x: 0 < x <= 1, "must be greater than 0, at most 1", "try 0.2")]
 
 
 @dataclass(frozen=True)
-class Schedule(Choice, section="schedule", key="kind", default="inverse-sqrt"):
+class Schedule(Section, section="schedule", key="kind", default="inverse-sqrt"):
     """How the rate goes; `warmup` is the steps in which it rises."""
 
     warmup: Natural = 1000
@@ -104,8 +102,3 @@ class WarmupStableDecay(Schedule, named="wsd"):
         done = min(1.0, (step - start) / max(1, total - start))
         fallen = done if self.shape == "linear" else math.sqrt(done)
         return self.floor + (1 - self.floor) * (1 - fallen)
-
-
-def learning_rate(step: int, *, peak: float, warmup: int, total: int, schedule: str) -> float:
-    """The rate of a step by the schedule's name alone: `Schedule.read(…).rate(…)`."""
-    return Schedule.read({"kind": schedule, "warmup": warmup}).rate(step, peak, total)

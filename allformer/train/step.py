@@ -148,7 +148,9 @@ class Stepper:
     # --- the whole step as one CUDA graph: a small model is limited by launching kernels ---------
 
     def _can_replay(self, batches: Sequence[Batch]) -> bool:
-        return self.captures and self._loss is not None and self.scaler is None and len(batches) == 1
+        return (
+            self.captures and self._loss is not None and self.scaler is None and len(batches) == 1
+        )
 
     def _replay(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:
         if self._graph is None:

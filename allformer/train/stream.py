@@ -12,7 +12,7 @@ from typing import Any
 from allformer.data.batches import Indices, token_batches
 from allformer.train.batch import Frame
 from allformer.train.objectives.objective import Lengths, Objective
-from allformer.train.recipe import TrainRecipe
+from allformer.train.sections.common import TrainRecipe
 
 _AHEAD = 8  # batches made before they are asked for
 

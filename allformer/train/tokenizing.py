@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.load import read_config_of
 from allformer.checkpoint.older_run import own_tokenizer
 from allformer.text.load import load_tokenizer
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from allformer.train.objectives.objective import Objective, Say
-from allformer.train.recipe import CheckpointTokenizer, TokenizerRecipe, Vocabulary
+from allformer.train.sections.common import CheckpointTokenizer, TokenizerRecipe
+from allformer.train.sections.vocabulary import Vocabulary
 
 
 def make_tokenizer(objective: Objective[Any, Any], say: Say) -> Tokenizer:
@@ -21,17 +23,15 @@ def make_tokenizer(objective: Objective[Any, Any], say: Say) -> Tokenizer:
         say(f"tokeniser: {asked.checkpoint}'s, {tokenizer.vocab_size:,} pieces")
         return tokenizer
     assert isinstance(asked, TokenizerRecipe)
-    trained = train_tokenizer(
-        objective.texts(), asked.kind, asked.vocab, lowercase=asked.lowercase
-    )
+    trained = train_tokenizer(objective.texts(), asked.kind, asked.vocab, lowercase=asked.lowercase)
     tokenizer = objective.tokenizer(trained)
     say(f"tokeniser: {asked.kind}, {tokenizer.vocab_size:,} pieces")
     return tokenizer
 
 
-def kept_tokenizer(objective: Objective[Any, Any], run: Path) -> Tokenizer:
+def kept_tokenizer(run: Path) -> Tokenizer:
     """That of a run which goes on."""
-    return own_tokenizer(run, objective.config(expected(objective)))
+    return own_tokenizer(run, read_config_of(run / "config.json"))
 
 
 def expected(objective: Objective[Any, Any]) -> Vocabulary:

@@ -31,7 +31,10 @@ def validate(
     budget = max(batch_tokens, *(int(side.max()) for side in sides))
     was_training = model.training
     model.eval()
-    nlls, counts = torch.zeros(len(objective.terms), dtype=torch.float64), [0] * len(objective.terms)
+    nlls, counts = (
+        torch.zeros(len(objective.terms), dtype=torch.float64),
+        [0] * len(objective.terms),
+    )
     sums: dict[str, float] = {}
     tokens = 0
     try:

@@ -10,7 +10,7 @@ import torch
 from allformer.checkpoint.load import load
 from allformer.core.model import build
 from allformer.errors import ConfigError
-from allformer.train.recipe import AnyModelRecipe, CheckpointModel
+from allformer.train.sections.model import AnyModelRecipe, CheckpointModel
 
 FRESH = ("head.", "pool.")  # what may start anew on a trained body
 

@@ -63,4 +63,5 @@ class Window:
     def glance(self) -> float:
         """The last step's NLL."""
         last = self.taken[-1].result
-        return sum(x / max(1, n) for x, n in zip(last.nlls.tolist(), last.counts, strict=True))
+        nlls: list[float] = last.nlls.tolist()
+        return sum(x / max(1, n) for x, n in zip(nlls, last.counts, strict=True))

@@ -14,6 +14,7 @@ from allformer.config import Attention, Block, EncoderDecoder, Feed
 from allformer.core.model import EncoderDecoderModel, build
 from allformer.train.batch import Frame, moved
 from allformer.train.objectives.seq2seq import PairBatch
+from allformer.train.optim import AdamW
 from allformer.train.step import Stepper, StepSettings
 from tests.models import seq2seq
 from tests.unit.test_step import PAIRS, SEQ2SEQ
@@ -34,7 +35,7 @@ def tiny(dropout: float = 0.0) -> EncoderDecoder:
 def stepper(config: EncoderDecoder, precision: str, compile: bool) -> Stepper:
     model = build(config, device="cuda", seed=0)
     assert isinstance(model, EncoderDecoderModel)
-    settings = StepSettings(precision=precision, compile=compile, eps=1e-6)
+    settings = StepSettings(optim=AdamW(eps=1e-6), precision=precision, compile=compile)
     return Stepper(model.train(), SEQ2SEQ, settings)
 
 

@@ -225,12 +225,13 @@ def test_a_split_that_is_not_there_is_named(allformer, run):
 @pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_recipe_is_complete_and_builds(recipe):
     from allformer.core.model import build
-    from allformer.train.model import model_config
-    from allformer.train.recipe import make_recipe, read_recipe
+    from allformer.train.recipe import Vocabulary, make_recipe, read_recipe
 
     asked = read_recipe(recipe)
     assert asked.name == recipe.stem
-    build(model_config(asked.model, asked.tokenizer.vocab), device="meta")
+    build(
+        asked.model.fitted("encoder-decoder", 64, Vocabulary(asked.tokenizer.vocab)), device="meta"
+    )
     import yaml
 
     assert make_recipe(yaml.safe_load(asked.to_yaml())) == asked

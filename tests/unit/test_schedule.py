@@ -15,7 +15,6 @@ from allformer.train.schedule import (
     Linear,
     Schedule,
     WarmupStableDecay,
-    learning_rate,
 )
 
 WARMUP, TOTAL, PEAK = 10, 110, 2.0
@@ -109,15 +108,14 @@ def test_the_same_as_transformers_where_the_definitions_agree():
             theirs.step()
 
 
-def test_by_name_alone_gives_the_bits_of_before():
+def test_the_rates_are_the_bits_of_before():
     for step in (1, 9, 10, 11, 37, 60, 109, 110, 200):
         before = PEAK * step / WARMUP if step < WARMUP else PEAK * math.sqrt(WARMUP / step)
-        arguments = {"peak": PEAK, "warmup": WARMUP, "total": TOTAL}
-        assert learning_rate(step, schedule="inverse-sqrt", **arguments) == before
+        assert InverseSqrt(WARMUP).rate(step, PEAK, TOTAL) == before
         if step >= WARMUP:
             done = min(1.0, (step - WARMUP) / (TOTAL - WARMUP))
             before = PEAK * 0.5 * (1 + math.cos(math.pi * done))
-        assert learning_rate(step, schedule="cosine", **arguments) == before
+        assert Cosine(WARMUP).rate(step, PEAK, TOTAL) == before
 
 
 def test_a_section_is_read_and_written_back():

@@ -25,7 +25,6 @@ from allformer.train.loop import Interrupted, train
 from allformer.train.metrics import read_metrics
 from allformer.train.objectives.seq2seq import Seq2Seq
 from allformer.train.recipe import Recipe, TrainRecipe, make_recipe, read_recipe
-from allformer.train.schedule import learning_rate
 from allformer.train.state import checkpoints
 from allformer.train.step import Stepper
 from allformer.train.stream import Place, micro_batches, prefetch
@@ -281,7 +280,7 @@ def test_a_poisoned_weight_is_named_with_the_step_and_what_to_try(data, tmp_path
     assert "weights that are not finite: decoder.layers.0.feed.up.weight\n" in said
     assert "first value that is not finite: decoder.0.feed." in said
     assert "gradients that are not finite: " in said
-    assert "try: a lower train.rate" in said
+    assert "try: a lower optim.rate" in said
     assert "--resume" in said
     assert [c.name for c in checkpoints(tmp_path / "run")] == ["step-00000005"]
 
@@ -307,7 +306,7 @@ def test_a_huge_learning_rate_is_stopped_with_finite_weights(data, tmp_path):
     assert "the weights were left as they were before it" in said
     assert "weights that are not finite" not in said
     assert "first value that is not finite: encoder.0.attention" in said
-    assert "a lower train.rate" in said
+    assert "a lower optim.rate" in said
 
 
 # --- recipes -----------------------------------------------------------------------------------
@@ -374,7 +373,7 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path):
 def test_overrides_win_and_leave_the_given_data_alone():
     data = {"train": {"steps": 5, "rate": 0.1}}
     recipe = make_recipe(data, ["train.steps=7", "train.rate=1e-4", "model.dim = 64"])
-    assert (recipe.train.steps, recipe.train.rate, recipe.model.dim) == (7, 1e-4, 64)
+    assert (recipe.train.steps, recipe.optim.rate, recipe.model.dim) == (7, 1e-4, 64)
     assert data == {"train": {"steps": 5, "rate": 0.1}}
     assert make_recipe({}, ["data.path="]).data.path is None
 
@@ -401,27 +400,6 @@ def test_a_recipe_without_data_says_what_to_set(tmp_path):
 
 
 # --- the parts ---------------------------------------------------------------------------------
-
-
-def test_the_rate_is_the_papers_formula():
-    width, warmup = 512, 4000
-    for step in (1, 7, 3999, 4000, 4001, 100_000):
-        rate = learning_rate(
-            step, peak=(width * warmup) ** -0.5, warmup=warmup, total=1, schedule="inverse-sqrt"
-        )
-        assert rate == pytest.approx(width**-0.5 * min(step**-0.5, step * warmup**-1.5), rel=1e-12)
-
-
-def test_a_cosine_rises_to_its_peak_and_ends_at_zero():
-    rates = [
-        learning_rate(step, peak=2.0, warmup=10, total=110, schedule="cosine")
-        for step in range(1, 111)
-    ]
-    assert rates[:10] == pytest.approx([0.2 * step for step in range(1, 11)])
-    assert max(rates) == rates[9] == 2.0
-    assert rates[59] == pytest.approx(1.0)  # half way down
-    assert rates[9:] == sorted(rates[9:], reverse=True)
-    assert rates[-1] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_prefetch_gives_the_same_items_and_ends_with_them():

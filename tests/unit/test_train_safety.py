@@ -22,7 +22,7 @@ from allformer.train.lock import only_one
 from allformer.train.loop import Interrupted, train
 from allformer.train.metrics import Metrics, read_metrics
 from allformer.train.outputs import check_directory, check_file
-from allformer.train.recipe import make_recipe, read_recipe
+from allformer.train.recipe import PairData, make_recipe, read_recipe
 from allformer.train.state import checkpoints
 from allformer.train.threads import pick_threads, threads
 from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
@@ -310,8 +310,8 @@ def test_five_per_cent_are_held_out_and_a_thousand_at_most():
         ("model.heads=5", r"model\.heads=5 must divide model\.dim=256; try 1, 2, 4"),
         ("model.dropout=1.5", r"model\.dropout=1\.5 must be in 0 … 1"),
         ("model.act=relo", r"model\.act='relo' is not a choice; try relu"),
-        ("train.weight_decay=-1", r"train\.weight_decay=-1\.0 must be at least 0"),
-        ("train.rate=.inf", r"train\.rate=inf must be a finite number"),
+        ("optim.weight_decay=-1", r"optim\.weight_decay=-1\.0 must be at least 0"),
+        ("optim.rate=.inf", r"optim\.rate=inf must be a finite number"),
         ("train.seed=-1", r"train\.seed=-1 must be at least 0"),
         ("train.seed=99999999999999999999", r"train\.seed=9+ must be at most"),
         ("train.pool=-1", r"train\.pool=-1 must be at least 0"),

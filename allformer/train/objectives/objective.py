@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,25 +27,14 @@ from torch import Tensor
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, B, Frame
 from allformer.train.predictions import Predictions
-from allformer.train.recipe import Recipe, Vocabulary
-from allformer.train.section import Section, at_least
+from allformer.train.sections.data import PathData
+from allformer.train.sections.recipe import Recipe
+from allformer.train.sections.section import NoOptions, Section
+from allformer.train.sections.vocabulary import Vocabulary
 
 E = TypeVar("E")  # the examples of an epoch
 Lengths = npt.NDArray[np.int64]
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class NoOptions(Section, section="objective"):
-    """Of an objective that has nothing to set."""
-
-
-@dataclass(frozen=True)
-class PathData(Section, section="data"):
-    """A path, and the most tokens of an example: what an objective has that says nothing else."""
-
-    path: str | None = None
-    max_length: Annotated[int, at_least(2)] = 256
 
 
 class Objective(ABC, Generic[E, B]):
@@ -121,7 +109,8 @@ class Objective(ABC, Generic[E, B]):
     @property
     def longest(self) -> int:
         """The most tokens of a side of an example: a batch holds one at least."""
-        return min(self.recipe.data.max_length, self.recipe.train.batch_tokens)
+        longest: int = self.recipe.data.max_length
+        return min(longest, self.recipe.train.batch_tokens)
 
     def config(self, vocabulary: Vocabulary) -> Any:
         """The config tree to train; one that this objective cannot train is refused."""

@@ -25,9 +25,12 @@ from allformer.errors import ConfigError
 from allformer.families.original import BOS, EOS
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame, pack_rows
-from allformer.train.corpora import PairData, open_data
+from allformer.train.corpora import open_data
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
-from allformer.train.recipe import Recipe, TokenizerRecipe, Vocabulary
+from allformer.train.sections.common import TokenizerRecipe
+from allformer.train.sections.data import PairData
+from allformer.train.sections.recipe import Recipe
+from allformer.train.sections.vocabulary import Vocabulary
 
 
 class PairBatch(NamedTuple):
@@ -148,7 +151,9 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
             "decoder": Side(batch.target_layout, {"input_ids": batch.target}),
         }
         hidden = model.hidden(sides, dtype=dtype)["decoder"]
-        return model.vocab_head.score(hidden.flatten(0, -2), batch.labels.flatten(), smoothing, **more)
+        return model.vocab_head.score(
+            hidden.flatten(0, -2), batch.labels.flatten(), smoothing, **more
+        )
 
     def _encode(
         self, pairs: Iterable[Pair], tokenizer: Tokenizer, name: str, say: Say

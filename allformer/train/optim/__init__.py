@@ -35,7 +35,7 @@ def make_optimizer(
     """
     if capturable and not settings.captures:
         raise ConfigError(
-            f"optim.name={settings.name} waits for the device in its step and cannot be captured; "
+            f"optim.name={settings.named} waits for the device in its step and cannot be captured; "
             f"make it with capturable=False"
         )
     return settings.make(model, lr, capturable)

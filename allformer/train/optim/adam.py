@@ -9,21 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from allformer.core.starts import decay_groups
-from allformer.train.choice import NotNegative
 from allformer.train.optim.settings import Betas, Optim, Small
 
 
 @dataclass(frozen=True)
 class AdamW(Optim, named="adamw"):
-    """Decay apart from the gradient: w shrinks by rate · weight_decay (Loshchilov & Hutter)."""
+    """Decay apart from the gradient: w shrinks by rate · weight_decay (Loshchilov & Hutter).
+
+    The defaults are those of the Transformer's paper, section 5.3.
+    """
 
     captures: ClassVar[bool] = True
     clips_inside: ClassVar[bool] = True
     kind: ClassVar[type[torch.optim.Adam]] = torch.optim.AdamW
 
-    weight_decay: NotNegative = 0.01
-    betas: Betas = (0.9, 0.999)
-    eps: Small = 1e-8
+    betas: Betas = (0.9, 0.98)
+    eps: Small = 1e-9
 
     def make(self, model: nn.Module, lr: Tensor | float, capturable: bool) -> torch.optim.Optimizer:
         beta1, beta2 = self.betas
@@ -42,5 +43,3 @@ class Adam(AdamW, named="adam"):
     """Kingma & Ba's; weight_decay is added to the gradient, weight_decay · w, as L2."""
 
     kind: ClassVar[type[torch.optim.Adam]] = torch.optim.Adam
-
-    weight_decay: NotNegative = 0.0

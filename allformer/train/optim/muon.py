@@ -21,9 +21,9 @@ from allformer.core.block import Block
 from allformer.core.linear import Fused, Linear
 from allformer.core.starts import decay_groups
 from allformer.errors import ConfigError
-from allformer.train.choice import NotNegative
 from allformer.train.optim.settings import Betas, Optim, Small
 from allformer.train.optim.together import Together
+from allformer.train.sections.section import NotNegative
 
 # Keller Jordan's: p(x) = ax + bx³ + cx⁵, steepest at 0; five rounds bring singular values of
 # 0.01 … 1 into about 0.7 … 1.2, which serves as well as 1.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from allformer.config.base import Probability
 from allformer.config.check import Rule, above
-from allformer.train.choice import Choice, NotNegative
+from allformer.train.sections.section import NotNegative, Section
 
 Rate = Annotated[float, above(0, "try 1e-3")]
 Small = Annotated[float, above(0, "try 1e-8")]
@@ -22,7 +22,7 @@ Betas = Annotated[
 
 
 @dataclass(frozen=True)
-class Optim(Choice, section="optim", key="name", default="adamw"):
+class Optim(Section, section="optim", key="name", default="adamw"):
     """`rate` is the schedule's peak; `clip` the norm that no step's gradient exceeds."""
 
     captures: ClassVar[bool]  # a step can be part of a CUDA graph

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from allformer.train.optim import AdamW, Optim
-from allformer.train.recipe.model import AnyModelRecipe, CheckpointModel, ModelRecipe
-from allformer.train.section import Section
-from allformer.train.recipe.sections import (
+from allformer.train.schedule import InverseSqrt, Schedule
+from allformer.train.sections.common import (
     CheckpointTokenizer,
     DecodeRecipe,
     LogRecipe,
     ParallelRecipe,
-    Tokenizing,
     TokenizerRecipe,
+    Tokenizing,
     TrainRecipe,
 )
-from allformer.train.schedule import InverseSqrt, Schedule
+from allformer.train.sections.data import PairData
+from allformer.train.sections.model import AnyModelRecipe, CheckpointModel, ModelRecipe
+from allformer.train.sections.section import NoOptions, Section
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a training run is. `options` are the objective's own settings, `data` is
-    read by the objective's own section; both are its defaults where they are left out."""
+    """Everything that a training run is. `options` are the objective's own settings, and `data` is
+    read by its own section: those of seq2seq where they are left out."""
 
     name: str = "run"
     objective: str = "seq2seq"
@@ -39,16 +41,14 @@ class Recipe:
     decode: DecodeRecipe = field(default_factory=DecodeRecipe)
 
     def __post_init__(self) -> None:
-        from allformer.train.objectives import find_objective
-
-        objective = find_objective(self.objective)
-        usual = {"options": objective.Options, "data": objective.Data, "tokenizer": self._usual}
+        usual: dict[str, Callable[[], Any]] = {
+            "options": NoOptions, "data": PairData, "tokenizer": self._usual_tokenizer,
+        }  # fmt: skip
         for name, make in usual.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, make())
-        self.model.tree(objective.shape)  # refused before any work is done
 
-    def _usual(self) -> Tokenizing:
+    def _usual_tokenizer(self) -> Tokenizing:
         """A checkpoint comes with its tokeniser."""
         if isinstance(self.model, CheckpointModel):
             return CheckpointTokenizer(self.model.checkpoint)

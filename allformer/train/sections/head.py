@@ -17,7 +17,7 @@ from allformer.config import (
     Transform,
 )
 from allformer.errors import ConfigError
-from allformer.train.section import Section, one_of, share
+from allformer.train.sections.section import Section, one_of, share
 
 _PROBLEMS = {
     "single": "single_label_classification",
@@ -27,7 +27,7 @@ _PROBLEMS = {
 
 
 @dataclass(frozen=True)
-class HeadRecipe(Section, section="model.head", key="kind"):
+class HeadRecipe(Section, section="model.head", key="kind", default="classes"):
     """What is put on the body instead of its own head."""
 
     def put(self, tree: Any) -> Any:

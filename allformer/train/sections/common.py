@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from allformer.text.tokenizer import KINDS, SPECIALS
-from allformer.train.section import (
+from allformer.train.sections.section import (
     Count,
     Section,
     Whole,

@@ -22,10 +22,10 @@ from allformer.checkpoint.load import read_config_of
 from allformer.config import ACTIVATIONS, EncoderDecoder, from_dict, to_dict
 from allformer.errors import ConfigError, did_you_mean
 from allformer.families import preset, presets
-from allformer.train.recipe.head import HeadRecipe
-from allformer.train.section import Count, Section, as_mapping, one_of, read_section, share
-from allformer.train.recipe.sizes import SHAPES
-from allformer.train.recipe.vocabulary import Vocabulary
+from allformer.train.sections.head import HeadRecipe
+from allformer.train.sections.section import Count, Section, as_mapping, one_of, read_section, share
+from allformer.train.sections.sizes import SHAPES
+from allformer.train.sections.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class PresetRecipe(_Changed):
 
 @dataclass(frozen=True)
 class CheckpointModel(_Changed):
-    """Trained weights: a directory or a hub id. What changes must not change a shape of the body."""
+    """Trained weights: a directory or a hub id. Changes must leave the body's shapes alone."""
 
     checkpoint: str
     change: Mapping[str, Any] = field(default_factory=dict)
@@ -117,9 +117,7 @@ class CheckpointModel(_Changed):
         return find_checkpoint(self.checkpoint)
 
     def tree(self, shape: str = "encoder-decoder", length: int = 512) -> Any:
-        return self._changed(
-            read_config_of(self.directory / "config.json"), self.change, self.head
-        )
+        return self._changed(read_config_of(self.directory / "config.json"), self.change, self.head)
 
     def fitted(self, shape: str, length: int, vocabulary: Vocabulary) -> Any:
         """The checkpoint has its vocabulary already: the tokeniser must fit into it."""

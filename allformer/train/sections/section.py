@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from allformer.config.check import Hint, Rule, hints_of
 from allformer.errors import ConfigError, did_you_mean
@@ -50,6 +50,8 @@ def one_of(*choices: str) -> Rule:
     return Rule(lambda x: x in choices, "is not a choice", f"try {', '.join(choices)}")
 
 
+Fraction = Annotated[float, share("0.1", whole=True)]
+NotNegative = Annotated[float, Rule(lambda x: x >= 0, "must be at least 0", "try 0 or more")]
 Whole = Annotated[int, at_least(0)]
 Count = Annotated[int, at_least(1)]
 
@@ -60,17 +62,18 @@ class Section:
 
     section: ClassVar[str] = "recipe"
     key: ClassVar[str] = ""  # what chooses among the classes of the section, if there are several
+    default: ClassVar[str] = ""  # which of them, where none is named
     named: ClassVar[str] = ""  # which of them this is
     choices: ClassVar[dict[str, type[Section]]] = {}
 
     def __init_subclass__(
-        cls, *, section: str = "", key: str = "", named: str = "", **more: Any
+        cls, *, section: str = "", key: str = "", default: str = "", named: str = "", **more: Any
     ) -> None:
         super().__init_subclass__(**more)
         if section:
             cls.section = section
         if key:
-            cls.key, cls.choices = key, {}
+            cls.key, cls.choices, cls.default = key, {}, default
         if named:
             cls.named = named
             cls.choices[named] = cls
@@ -84,14 +87,20 @@ class Section:
             if found := hint.refusal(value):
                 self.refuse(name, *found)
             if hint.items is not None and isinstance(value, tuple):
-                for item in value:
+                for i, item in enumerate(value):
                     if found := hint.items.refusal(item):
-                        self.refuse(name, *found)
+                        must, way_out = found
+                        raise ConfigError(f"{self.section}.{name}[{i}]={item!r} {must}; {way_out}")
 
     def refuse(self, name: str, must: str, way_out: str) -> typing.NoReturn:
         """Raise the one form of error that a recipe has."""
         value = getattr(self, name)
         raise ConfigError(f"{self.section}.{name}={value!r} {must}; {way_out}")
+
+    @classmethod
+    def read(cls, data: Any, where: str | None = None) -> Self:
+        """From a section of `key: value` lines: `Schedule.read({"kind": "cosine"})`."""
+        return read_section(cls, data, where or cls.section)
 
     def plain(self) -> dict[str, Any]:
         """As it stands in a recipe: what `read_section` reads back."""
@@ -105,6 +114,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return dict(value) if isinstance(value, Mapping) else value
+
+
+@dataclass(frozen=True)
+class NoOptions(Section, section="objective"):
+    """Of an objective that has nothing to set."""
 
 
 S = TypeVar("S", bound=Section)
@@ -124,7 +138,10 @@ def read_section(cls: type[S], data: Any, where: str) -> S:
     own: type = cls
     hints, kinds = hints_of(own), typing.get_type_hints(own)
     return cls(
-        **{name: _value(hints[name], kinds[name], x, f"{where}.{name}") for name, x in given.items()}
+        **{
+            name: _value(hints[name], kinds[name], x, f"{where}.{name}")
+            for name, x in given.items()
+        }
     )
 
 
@@ -142,7 +159,7 @@ def _refuse_key(unknown: str, cls: type[Section], where: str) -> typing.NoReturn
 
 
 def _chosen(cls: type[S], given: dict[str, Any], where: str) -> type[S]:
-    name = given.get(cls.key, next(iter(cls.choices), ""))
+    name = given.get(cls.key, cls.default)
     if not isinstance(name, str) or name not in cls.choices:
         hint = did_you_mean(str(name), cls.choices)
         raise ConfigError(
@@ -168,8 +185,8 @@ def _value(hint: Hint | None, kind: Any, value: Any, where: str) -> Any:
         value = tuple(_number(hint.items, item) for item in value)
     value = _number(hint, value)
     if not hint.takes(value):
-        names = hint.names().replace("None", "nothing")
-        raise ConfigError(f"{where}={value!r} must be {names}; correct its type")
+        must, way_out = hint.refusal(value) or ("", "")
+        raise ConfigError(f"{where}={value!r} {must.replace('None', 'nothing')}; {way_out}")
     return value
 
 

@@ -1,4 +1,10 @@
-"""From YAML and `--set` to a recipe."""
+"""A recipe: everything that a training run is, as YAML.
+
+    recipe = read_recipe("recipes/multi30k-en-de.yaml", ["train.steps=500"])
+
+Sections are dataclasses (`train/sections/`); an unknown key or a wrong type is refused by name with
+what there is. The objective says how its own two sections are read.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +15,34 @@ from pathlib import Path
 from typing import Any
 
 from allformer.errors import ConfigError, did_you_mean
-from allformer.train.recipe.model import read_model
-from allformer.train.recipe.moved import MOVED, moved
-from allformer.train.recipe.plain_yaml import read_yaml
-from allformer.train.recipe.recipe import Recipe
-from allformer.train.section import as_mapping, read_section
-from allformer.train.recipe.sections import CheckpointTokenizer, TokenizerRecipe
+from allformer.train.objectives import find_objective
+from allformer.train.plain_yaml import read_yaml
+from allformer.train.sections.common import (
+    CheckpointTokenizer,
+    DecodeRecipe,
+    LogRecipe,
+    ParallelRecipe,
+    TokenizerRecipe,
+    TrainRecipe,
+)
+from allformer.train.sections.data import PairData
+from allformer.train.sections.model import (
+    CheckpointModel,
+    ModelRecipe,
+    PresetRecipe,
+    TreeRecipe,
+    read_model,
+)
+from allformer.train.sections.moved import MOVED, moved
+from allformer.train.sections.recipe import Recipe
+from allformer.train.sections.section import as_mapping, read_section
+from allformer.train.sections.vocabulary import Vocabulary
+
+__all__ = [
+    "CheckpointModel", "CheckpointTokenizer", "DecodeRecipe", "LogRecipe", "ModelRecipe",
+    "PairData", "ParallelRecipe", "PresetRecipe", "Recipe", "TokenizerRecipe", "TrainRecipe",
+    "TreeRecipe", "Vocabulary", "make_recipe", "read_override", "read_recipe",
+]  # fmt: skip
 
 
 def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -59,8 +87,6 @@ def read_override(override: str) -> tuple[str, str, Any]:
 
 
 def _recipe(given: dict[str, Any], where: str) -> Recipe:
-    from allformer.train.objectives import find_objective
-
     known = [f.name for f in fields(Recipe) if f.name != "options"]
     unknown = sorted(set(map(str, given)) - set(known))
     if unknown:
@@ -83,7 +109,10 @@ def _recipe(given: dict[str, Any], where: str) -> Recipe:
     hints = typing.get_type_hints(Recipe)
     for section in set(given) - set(found) - {"objective"}:
         found[section] = read_section(hints[section], given[section], f"{where}.{section}")
-    return Recipe(**found)
+    recipe = Recipe(**found)
+    if not isinstance(recipe.model, CheckpointModel):  # which may be gone when a run goes on
+        recipe.model.tree(objective.shape)
+    return recipe
 
 
 def _objective(given: Any, where: str) -> tuple[str, dict[str, Any]]:
