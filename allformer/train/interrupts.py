@@ -10,10 +10,11 @@ from typing import Any
 
 
 @contextmanager
-def interrupts() -> Iterator[list[int]]:
+def interrupts(patient: bool = False) -> Iterator[list[int]]:
     """Collect Ctrl-C and termination signals, so that a step is finished and saved first.
 
-    A second Ctrl-C stops at once. Outside the main thread signals cannot be caught.
+    A second Ctrl-C stops at once, unless it is `patient`: torchrun repeats the terminal's, and
+    kills who takes too long. Outside the main thread signals cannot be caught.
     """
     got: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -21,7 +22,7 @@ def interrupts() -> Iterator[list[int]]:
         return
 
     def note(number: int, frame: Any) -> None:
-        if got:
+        if got and not patient:
             raise KeyboardInterrupt
         got.append(number)
 

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.save import write_json
-from allformer.checkpoint.weights import average, put_weights, read_tensors
+from allformer.checkpoint.weights import read_tensors
 from allformer.config import to_dict
 from allformer.core.model import build
 from allformer.core.precision import pick_device
@@ -33,6 +34,10 @@ from allformer.train.metrics import Metrics
 from allformer.train.objectives import find_objective
 from allformer.train.objectives.objective import Objective
 from allformer.train.outputs import check_directory, told
+from allformer.train.parallel import Ranks
+from allformer.train.parallel.checkpoint import take_mean
+from allformer.train.parallel.mesh import launched, own_device, together
+from allformer.train.parallel.quiet import Quiet, silent
 from allformer.train.progress import Clock, Progress, clock
 from allformer.train.resumed import resumed_recipe, write_recipe
 from allformer.train.sections.recipe import Recipe
@@ -93,23 +98,35 @@ def train(
         )
     if resume:
         recipe = resumed_recipe(run / RECIPE, overrides)
-    elif checkpoints(run) or (run / "model.safetensors").exists():
-        raise CheckpointError(
-            f"{run} already holds a run; choose another --out, go on with --resume {run}, "
-            f"or remove it"
-        )
     assert recipe is not None
-    check_directory(run, "--resume" if resume else "--out")
-    objective = find_objective(recipe.objective)(recipe)
-    if not resume:
-        objective.config(expected(objective))
-    with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
-        objective.open(corpus)
-        run.mkdir(parents=True, exist_ok=True)
-        with only_one(run):
-            job = _Job(objective, run, place, resume, allow_changed_data, compile)
-            with threads(job.threads, place) as said:
-                return job.go(said)
+    place = own_device(place)
+    with together(recipe.parallel, place, run) as ranks:
+        resume = resume or ranks.same(lambda: _goes_on(run, recipe))
+        check_directory(run, "--resume" if resume else "--out")
+        objective = find_objective(recipe.objective)(recipe)
+        if not resume:
+            objective.config(expected(objective))
+        with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
+            objective.open(corpus)
+            run.mkdir(parents=True, exist_ok=True)
+            with only_one(run) if ranks.main else nullcontext():
+                job = _Job(objective, run, place, resume, allow_changed_data, compile, ranks)
+                with threads(job.threads, place) as said:
+                    return job.go(said)
+
+
+def _goes_on(run: Path, recipe: Recipe) -> bool:
+    """Whether a new run is one that a launcher has started again; any other that is there is no
+    place for a new one."""
+    if not checkpoints(run) and not (run / "model.safetensors").exists():
+        return False
+    kept = run / RECIPE
+    if launched() and kept.is_file() and kept.read_text(encoding="utf-8") == recipe.to_yaml():
+        _say(f"{run} holds a run of this recipe: going on with it")
+        return True
+    raise CheckpointError(
+        f"{run} already holds a run; choose another --out, go on with --resume {run}, or remove it"
+    )
 
 
 class _Job:
@@ -123,43 +140,51 @@ class _Job:
         resume: bool,
         allow_changed_data: bool,
         compile: bool | None,
+        ranks: Ranks,
     ) -> None:
         recipe = objective.recipe
         self.objective, self.recipe, self.run, self.device = objective, recipe, run, device
-        self.say = _say
+        self.ranks = ranks
+        self.say = say = _say if ranks.main else silent
         if resume:
-            check_data(run, objective, allow_changed_data, _say)
-        self.tokenizer = kept_tokenizer(run) if resume else make_tokenizer(objective, _say)
-        if not resume:
+            ranks.same(lambda: check_data(run, objective, allow_changed_data, say))
+        self.tokenizer = ranks.same(
+            lambda: kept_tokenizer(run) if resume else make_tokenizer(objective, say)
+        )
+        if not resume and ranks.main:
             self.tokenizer.save(run)
-        objective.encode(self.tokenizer, _say)
+        ranks.first(lambda: objective.encode(self.tokenizer, say))
         torch.manual_seed(recipe.train.seed)
+        cradle = ranks.cradle(device)
         if resume:
             tree = read_config_of(run / "config.json")
-            self.model: Any = build(tree, device=device).train()
+            self.model: Any = build(tree, device=cradle).train()
         else:
             tree = objective.config(Vocabulary.of(self.tokenizer))
-            self.model = begin(recipe.model, tree, device, _say).train()
+            self.model = begin(recipe.model, tree, cradle, say).train()
         self.model.provenance.generation = objective.generation(tree)
         self.parameters = sum(p.numel() for p in self.model.parameters())
-        self.compile = device.type == "cuda" if compile is None else compile
+        self.compile = ranks.compiles(compile, device)
         self.precision = _precision(recipe.train.precision, device)
-        self.stepper = Stepper(self.model, objective, self._settings())
-        self.frame = objective.frame() if self.compile else None
+        ranks.prepare(self.model, device, self.precision, recipe.optim)
+        ranks.seed(recipe.train.seed)
+        self.stepper = Stepper(self.model, objective, self._settings(), ranks)
+        self.frame = objective.frame() if self.compile or ranks.framed else None
         self.steps = self._steps()
         self.step, self.place, self.seconds = 0, Place(), 0.0
         self.window = Window(objective.terms, self.stepper.scaler is not None)
         self.best = Best(run, recipe.train.best) if recipe.train.best else None
         if resume:
-            state = load_state(run, self.model, self.stepper, _say)
+            state = load_state(run, self.model, self.stepper, say)
             self.step, self.seconds = state["step"], state["seconds"]
             self.place = Place(*state["place"])
         # The same number after a resume: sums are cut among threads, and rounded accordingly.
         tokens = recipe.train.batch_tokens
         kept = state.get("threads") if resume else None
         self.threads: int = kept or pick_threads(tokens, self.parameters)
-        self._write_beginning(resume)
-        self.metrics = Metrics(run, self.step)
+        if ranks.main:
+            self._write_beginning(resume)
+        self.metrics: Any = Metrics(run, self.step) if ranks.main else Quiet()
 
     # --- preparing ------------------------------------------------------------------------------
 
@@ -174,7 +199,8 @@ class _Job:
                 f"train.epochs={asked.epochs}: a stream has no end that is known; give train.steps"
             )
         batches = cut(self.objective.lengths(parts[0]), asked, 0, self.frame)
-        return max(1, math.ceil(asked.epochs * len(batches) / asked.accumulate))
+        each = asked.accumulate * self.ranks.turn[1]
+        return max(1, math.ceil(asked.epochs * len(batches) / each))
 
     def _settings(self) -> StepSettings:
         asked = self.recipe.train
@@ -203,17 +229,19 @@ class _Job:
         self.say(
             f"model: {self.parameters:,} parameters, {self.precision} on {self.device.type}"
             + (", compiled" if self.compile else "")
+            + self.ranks.told
         )
         if about_threads:
             self.say(about_threads)
         source = prefetch(self._batches())
-        progress = Progress(self.steps, self.step)
+        progress: Any = Progress(self.steps, self.step) if self.ranks.main else Quiet()
         self.clock = Clock(self.seconds)
         try:
-            with interrupts() as interrupted:
+            with interrupts(patient=self.ranks.world > 1) as signals:
                 while self.step < self.steps:
                     self._advance(source)
                     last = self.step == self.steps
+                    interrupted = self.ranks.any(bool(signals))
                     if self.step % every == 0 or last or interrupted:
                         progress.update(self.step, **self._log())
                     elif self.device.type == "cpu":  # reading a result waits for nothing here
@@ -223,6 +251,7 @@ class _Job:
                     if self.step % settings.save_every == 0 or last or interrupted:
                         self._save()
                     if interrupted and not last:
+                        self.ranks.settle()
                         raise Interrupted(
                             f"stopped at step {self.step:,} of {self.steps:,}, all is saved: "
                             f"go on with `allformer train --resume {self.run}`"
@@ -234,7 +263,8 @@ class _Job:
         return self._finish()
 
     def _batches(self) -> Iterator[tuple[Any, Place]]:
-        items = micro_batches(self.objective, self.recipe.train, self.frame, self.place)
+        settings, turn = self.recipe.train, self.ranks.turn
+        items = micro_batches(self.objective, settings, self.frame, self.place, turn)
         if self.device.type != "cuda":
             return items
         return ((mapped(batch, lambda x: x.pin_memory()), place) for batch, place in items)
@@ -273,6 +303,12 @@ class _Job:
         return {**head, **row, "rate": self._rate(self.step)}
 
     def _explain(self, bad: Taken) -> TrainingError:
+        if self.ranks.world > 1:
+            return TrainingError(
+                f"step {bad.step:,}: the loss or a gradient is not finite; try a lower optim.rate "
+                f"or a longer schedule.warmup. A single process says where it begins: go on "
+                f"without torchrun, `allformer train --resume {self.run} --set parallel.data=1 …`"
+            )
         batch, rate = self._first_bad(bad.batches), self._rate(bad.step)
         dtype = DTYPES[self.precision]
         return explain_nonfinite(self.model, self.objective, batch, bad.step, rate, dtype)
@@ -286,13 +322,14 @@ class _Job:
         return batches[0]
 
     def _validate(self, **extra: Any) -> dict[str, Any]:
-        found = validate(
-            self.objective,
-            self.model,
-            self.objective.validation,
-            batch_tokens=self.recipe.train.batch_tokens,
-            dtype=DTYPES[self.precision],
-        )
+        with self.ranks.looking(self.model) as model:
+            found = validate(
+                self.objective,
+                model,
+                self.objective.validation,
+                batch_tokens=self.recipe.train.batch_tokens,
+                dtype=DTYPES[self.precision],
+            )
         row = {
             "step": self.step,
             "seconds": round(self.seconds, 3),
@@ -302,8 +339,11 @@ class _Job:
         if self.objective.perplexity:
             row["validation_perplexity"] = math.exp(min(found["nll"], 700))
         self.metrics.add(**row)
-        if self.best is not None and not extra and self.best.see(self.model, self.step, found):
-            row["best"] = True
+        best = self.best
+        if best is not None and not extra:
+            whole = self.ranks.whole(self.model)
+            if self.ranks.same(lambda: best.see(whole, self.step, found)):
+                row["best"] = True
         return row
 
     def _validate_and_tell(self) -> str:
@@ -325,12 +365,17 @@ class _Job:
 
     def _finish(self) -> TrainResult:
         """Take the final weights, validate them, write the run."""
-        self.metrics = Metrics(self.run, self.step)
+        self.ranks.settle()
+        if self.ranks.main:
+            self.metrics = Metrics(self.run, self.step)
         count, which = self._take_weights()
         row = self._validate(averaged=count)
         self.metrics.close()
-        save_run(self.run, self.model.eval(), self.tokenizer)
-        self._keep_predictions()
+        self.model = self.ranks.whole(self.model).eval()
+        if self.ranks.main:
+            save_run(self.run, self.model, self.tokenizer)
+            self._keep_predictions()
+        self.ranks.wait()
         self.say(f"done in {clock(self.seconds)}: {told_figures(row)} ({which}), in {self.run}")
         nll = row["validation_nll"]
         if self.objective.perplexity and self._diverged(nll):
@@ -352,13 +397,14 @@ class _Job:
         """The best ones where the recipe names a figure, else the mean of the last checkpoints."""
         if self.best is not None:
             self._validate()  # the last step may be the best
-            path, kept = self.best.weights, self.best.kept
+            best = self.best
+            path, kept = self.ranks.same(lambda: (best.weights, best.kept))
             assert path is not None
             assert kept is not None
-            put_weights(self.model, read_tensors(path), "the best")
+            self.ranks.put(self.model, read_tensors(path), "the best")
             return 1, f"the best by {kept['figure']}, of step {kept['step']:,}"
-        last = self._good_checkpoints()[-self.recipe.train.average :]
-        put_weights(self.model, average([c / "model.safetensors" for c in last]), "the mean")
+        last = self.ranks.same(self._good_checkpoints)[-self.recipe.train.average :]
+        take_mean(last, self.ranks.holding(self.model))
         return len(last), f"mean of {len(last)} checkpoints"
 
     def _keep_predictions(self) -> None:

@@ -1,0 +1,196 @@
+"""Processes that train together, for tests: a toy objective, cases, and a way to start them.
+
+A worker is a function of this module (or another that can be imported) that gets its ranks' sizes;
+the processes are forked from a server that has imported torch already.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from allformer.config import DecoderOnly, EncoderDecoder, Model
+from allformer.core.inputs import Side
+from allformer.core.layout import Layout, pack
+from allformer.core.model import build
+from allformer.train.objectives.objective import Objective
+from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
+from allformer.train.optim import AdamW
+from allformer.train.parallel import ALONE
+from allformer.train.parallel.mesh import DIMS, Mesh
+from allformer.train.step import Stepper, StepSettings
+from tests.loud import make_loud
+from tests.models import VOCAB
+
+LENGTHS = [(7, 3, 5), (5, 7, 3), (7, 4, 4), (1, 7, 7)]  # unequal rows, as many tokens in all
+ACCUMULATE, STEPS = 2, 3
+
+
+class LineBatch(NamedTuple):
+    ids: Tensor
+    layout: Layout
+    labels: Tensor
+    tokens: int
+
+
+class Lines(Objective[Any, LineBatch]):
+    """Says the label of each token, with the one stack that there is; some labels do not count."""
+
+    def loss(self, model, batch, *, smoothing=0.0, dtype=None, **more):
+        name = next(iter(model.config.stacks))
+        side = Side(batch.layout, {"input_ids": batch.ids})
+        hidden = model.hidden({name: side}, dtype=dtype)[name]
+        return model.vocab_head.score(hidden, batch.labels, smoothing, **more)
+
+    def _nothing(self, *args: Any, **more: Any) -> Any:
+        raise NotImplementedError
+
+    open = texts = encode = examples = lengths = collate = _nothing
+    validation = property(_nothing)
+
+
+def objective_of(config: Model) -> Objective[Any, Any]:
+    return Seq2Seq() if isinstance(config, EncoderDecoder) else Lines()
+
+
+def batch_of(config: Model, number: int) -> Any:
+    """The `number`th micro-batch; the labels that count differ from batch to batch."""
+    draw = torch.Generator().manual_seed(number)
+    layout = pack(torch.arange(7) < torch.tensor(LENGTHS[number % len(LENGTHS)])[:, None])
+    ids, labels = (torch.randint(4, VOCAB, (15,), generator=draw) for _ in range(2))
+    skip = torch.rand(15, generator=draw) < 0.1 * (number % 4)
+    labels = labels.masked_fill(skip, -100)
+    count = int((~skip).sum())
+    if isinstance(config, EncoderDecoder):
+        source = pack(torch.arange(7) < torch.tensor(LENGTHS[(number + 1) % 4])[:, None])
+        words = torch.randint(4, VOCAB, (15,), generator=draw)
+        return PairBatch(words, source, ids, layout, labels, count)
+    return LineBatch(ids, layout, labels, count)
+
+
+def fresh(config: Model, dtype: torch.dtype = torch.float64) -> Any:
+    return make_loud(build(config, seed=0).to(dtype), 1).train()
+
+
+SETTINGS = StepSettings(optim=AdamW(rate=1e-2, eps=1e-6, weight_decay=0.1, clip=0.5))
+
+
+def step_batches(config: Model, step: int, turn: tuple[int, int], ranks: int) -> list[Any]:
+    """The micro-batches of a step that are a rank's own; those of one alone are all of them."""
+    mine, readers = turn
+    each = ACCUMULATE * ranks // readers
+    numbers = range(step * ranks * ACCUMULATE + mine, (step + 1) * ranks * ACCUMULATE, readers)
+    assert len(numbers) == each
+    return [batch_of(config, n) for n in numbers]
+
+
+def train_steps(stepper: Stepper, config: Model, ranks: int, steps: Sequence[int]) -> list[Any]:
+    """Loss, NLL, norm and counts of some steps."""
+    rows = []
+    for step in steps:
+        found = stepper(step_batches(config, step, stepper.ranks.turn, ranks), 1e-2)
+        rows.append((found.loss.item(), found.nlls.tolist(), found.norm.item(), found.counts))
+    return rows
+
+
+def alone(config: Model, readers: int, steps: int = STEPS) -> tuple[Any, list[Any]]:
+    """A single process on all micro-batches: its model and its rows."""
+    stepper = Stepper(fresh(config), objective_of(config), SETTINGS)
+    return stepper.model, train_steps(stepper, config, readers, range(steps))
+
+
+def stepper_on(config: Model, ranks: Any) -> Stepper:
+    model = fresh(config)
+    ranks.prepare(model, torch.device("cpu"), "fp32", SETTINGS.optim)
+    return Stepper(model, objective_of(config), SETTINGS, ranks)
+
+
+def mesh(**sizes: int) -> Mesh:
+    return Mesh({name: sizes.get(name, 1) for name in DIMS}, torch.device("cpu"))
+
+
+def assert_same(a: Any, b: Any, what: str = "", tolerance: float = 1e-9) -> None:
+    """Two models' weights, by name."""
+    one, other = a.state_dict(), b.state_dict()
+    assert one.keys() == other.keys()
+    for name in one:
+        gap = (one[name] - other[name]).abs().max().item()
+        assert gap < tolerance, f"{what}: {name} differs by {gap:.1e}"
+
+
+def check_plan(sizes: dict[str, int], configs: dict[str, Model]) -> None:
+    """Losses, norms and weights of a plan equal those of a single process, step for step."""
+    ranks = mesh(**sizes)
+    for name, config in configs.items():
+        said = f"{name} on {sizes}"
+        stepper = stepper_on(config, ranks)
+        rows = train_steps(stepper, config, ranks.turn[1], range(STEPS))
+        model, wanted = alone(config, ranks.turn[1])
+        for got, want in zip(rows, wanted, strict=True):
+            torch.testing.assert_close(got[:3], want[:3], rtol=1e-9, atol=1e-9, msg=said)
+            assert got[3] == want[3]
+        assert_same(ranks.whole(stepper.model), model, said)
+        check_looking(stepper, model, config)
+
+
+@torch.no_grad()
+def check_looking(stepper: Stepper, model: Any, config: Model) -> None:
+    """The model can be called as any other while all ranks look."""
+    objective, batch = stepper.objective, batch_of(config, 99)
+    with stepper.ranks.looking(stepper.model) as seen:
+        got, _ = objective.loss(seen, batch)
+    want, _ = objective.loss(model, batch)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+
+
+# --- starting them --------------------------------------------------------------------------------
+
+
+def _main(rank: int, world: int, folder: str, work: Callable[..., None], args: Any) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world
+    )
+    try:
+        work(*args)
+        dist.barrier()
+    except BaseException:
+        (Path(folder) / f"error-{rank}").write_text(traceback.format_exc(), encoding="utf-8")
+        os._exit(1)  # the others end at once instead of waiting for this one
+    dist.destroy_process_group()
+
+
+def start(world: int, folder: Path, work: Callable[..., None], *args: Any) -> None:
+    """Run `work(*args)` in `world` processes; what fails in one of them fails here."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["tests.ranks", "torch.distributed.fsdp", "allformer.train.loop"]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = [
+        context.Process(target=_main, args=(rank, world, str(folder), work, args))
+        for rank in range(world)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(240)
+        if process.is_alive():
+            process.kill()
+    errors = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("error-*"))]
+    own = [e for e in errors if "Connection" not in e] or errors
+    assert not errors, own[0]
+    assert all(process.exitcode == 0 for process in processes), [p.exitcode for p in processes]
+
+
+assert ALONE.world == 1
+assert DecoderOnly
