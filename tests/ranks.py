@@ -17,15 +17,17 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from allformer.config import DecoderOnly, EncoderDecoder, Model
+from allformer.config import EncoderDecoder, Model
 from allformer.core.inputs import Side
 from allformer.core.layout import Layout, pack
 from allformer.core.model import build
+from allformer.errors import ConfigError
 from allformer.train.objectives.objective import Objective
 from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
 from allformer.train.optim import AdamW
 from allformer.train.parallel import ALONE
 from allformer.train.parallel.mesh import DIMS, Mesh
+from allformer.train.state import checkpoints, damage, load_state, save_state
 from allformer.train.step import Stepper, StepSettings
 from tests.loud import make_loud
 from tests.models import VOCAB
@@ -151,6 +153,71 @@ def check_looking(stepper: Stepper, model: Any, config: Model) -> None:
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
+def check_plans(plans: Sequence[dict[str, int]], configs: dict[str, Model]) -> None:
+    """Several plans in the same processes: to start them is what takes time."""
+    for sizes in plans:
+        check_plan(sizes, configs)
+
+
+def check_ways(run: Path, plans: Sequence[dict[str, int]], config: Model) -> None:
+    """A run that goes on under another plan at each step is one that was never interrupted.
+
+    `{}` is a single process, in its own format: the main rank alone, while the others wait.
+    """
+    readers = 2  # so many micro-batches a step, whoever reads them
+    final = None
+    for step, sizes in enumerate(plans):
+        ranks: Any = mesh(**sizes) if sizes else ALONE
+        if sizes or dist.get_rank() == 0:
+            stepper = stepper_on(config, ranks)
+            if step:
+                found = load_state(run, stepper.model, stepper, print)
+                assert found["step"] == step
+            numbers = range(step, step + 1)
+            train_steps(stepper, config, readers, numbers)
+            save_state(run, step + 1, stepper, {}, keep=9, every=1)
+            ranks.settle()
+            final = ranks.whole(stepper.model)
+        dist.barrier()
+    if dist.get_rank() == 0:
+        model, _ = alone(config, readers, len(plans))
+        assert_same(final, model, "from plan to plan")
+        assert len(checkpoints(run)) == len(plans)
+        assert not any(damage(path) for path in checkpoints(run))
+
+
+def check_words() -> None:
+    """What ranks tell each other, and their random numbers."""
+    ranks = mesh(data=2)
+    assert ranks.turn == (dist.get_rank(), 2)
+    assert ranks.same(lambda: os.getpid()) == ranks.same(lambda: os.getpid())
+    assert ranks.any(ranks.main)
+    assert not ranks.any(False)
+    assert ranks.total([1 + dist.get_rank(), 5]) == (3, 10)
+    try:
+        ranks.same(_refuse)
+    except ConfigError as error:
+        assert str(error) == "refused"  # noqa: PT017
+    else:
+        raise AssertionError("an error of the main rank is one of all")
+    assert _drawn(mesh(tensor=2)) == [True, True]
+    assert _drawn(mesh(data=2)) == [True, False]
+    assert _drawn(mesh(context=2)) == [True, False]
+
+
+def _refuse() -> None:
+    raise ConfigError("refused")
+
+
+def _drawn(ranks: Mesh) -> list[bool]:
+    """Whether each rank draws as the main one does."""
+    torch.manual_seed(0)
+    ranks.seed(0)
+    drawn: list[Any] = [None] * ranks.world
+    dist.all_gather_object(drawn, torch.rand(3).tolist())
+    return [numbers == drawn[0] for numbers in drawn]
+
+
 # --- starting them --------------------------------------------------------------------------------
 
 
@@ -190,7 +257,3 @@ def start(world: int, folder: Path, work: Callable[..., None], *args: Any) -> No
     own = [e for e in errors if "Connection" not in e] or errors
     assert not errors, own[0]
     assert all(process.exitcode == 0 for process in processes), [p.exitcode for p in processes]
-
-
-assert ALONE.world == 1
-assert DecoderOnly

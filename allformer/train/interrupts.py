@@ -30,9 +30,13 @@ def interrupts(patient: bool = False) -> Iterator[list[int]]:
     # A terminal that was closed; `nohup` has it ignored, and so it stays.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in numbers}
+    before: dict[int, Any] = {number: signal.signal(number, note) for number in numbers}
     try:
         yield got
+    except BaseException:
+        if patient:  # it ends already: torchrun, which ends all when one has, lets it say why
+            before[signal.SIGTERM] = signal.SIG_IGN
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,24 @@ def _chunk(piece: Piece) -> ChunkStorageMetadata:
 
 
 class _Saves(DefaultSavePlanner):
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
     def lookup_object(self, index: MetadataIndex) -> Any:
         return self.state_dict[index.fqn].at(index)
 
 
 class _Loads(DefaultLoadPlanner):
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], metadata: Any = None, is_coordinator: bool = False
+    ) -> None:
+        """As it is: torch's own would make copies of what is no tensor of its kinds."""
+        self.original_state_dict = self.state_dict = state_dict
+        self.metadata, self.is_coordinator = metadata, is_coordinator
+
     def lookup_tensor(self, index: MetadataIndex) -> Tensor:
         found: Tensor = self.state_dict[index.fqn].at(index)
         return found
@@ -190,7 +204,9 @@ def read_pieces(checkpoint: Path, wanted: Mapping[str, Held]) -> None:
     reader = FileSystemReader(checkpoint)
     spread = {name: Spread(x) for name, x in wanted.items()}
     try:
-        dcp_load(spread, storage_reader=reader, planner=_Loads(), no_dist=True)
+        with warnings.catch_warnings():  # that each rank reads for itself is meant
+            warnings.simplefilter("ignore")
+            dcp_load(spread, storage_reader=reader, planner=_Loads(), no_dist=True)
     except (RuntimeError, ValueError, CheckpointException) as error:
         raise CheckpointError(
             f"{checkpoint} holds other weights than this model's ({_last_line(error)}); resume "

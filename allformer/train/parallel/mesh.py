@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from allformer.core.model import build
 from allformer.core.precision import widen
@@ -40,7 +44,7 @@ from allformer.train.sections.common import ParallelRecipe
 
 T = TypeVar("T")
 DIMS = ("pipeline", "data", "shard", "context", "tensor")  # neighbours talk most: tensor last
-PATIENCE = 3.0  # seconds in which torchrun ends a rank whose main one has failed
+PATIENCE = 10.0  # seconds in which torchrun ends a rank whose main one has failed
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -79,40 +83,54 @@ def find_ranks(asked: ParallelRecipe, device: torch.device) -> Ranks:
     if world == 1:
         return ALONE
     if not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        _meet("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     return Mesh(sizes, device)
+
+
+def _meet(backend: str) -> None:
+    """Find each other through torchrun's store.
+
+    Of a job that was started again its agent may still have the old addresses (as torchrun does
+    without --rdzv-backend): every start has names of its own.
+    """
+    store, rank, world = next(rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"start-{attempt}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
 
 
 @contextmanager
 def together(asked: ParallelRecipe, device: torch.device, run: Path) -> Iterator[Ranks]:
     """`find_ranks` for the time of a run; what a lost process leaves behind is told in a sentence.
 
-    The others are quiet: they speak only where the main one has nothing to say, and torchrun has
-    not ended them by then.
+    Other ranks than the main one are quiet: what is wrong with all of them the main one says, and
+    torchrun ends the others meanwhile. Of a lost process two speak: one of them may be the lost.
     """
     ours = not (dist.is_available() and dist.is_initialized())
     ranks = find_ranks(asked, device)
     try:
         yield ranks
     except Exception as error:
-        told = _lost(error, run) if ranks.world > 1 else error
+        told = _lost(error, run) if ranks.world > 1 else None
+        if told is not None:
+            raise told if dist.get_rank() < 2 else SystemExit(1) from None
         if not ranks.main:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             time.sleep(PATIENCE)
-        if told is error:
-            raise
-        raise told from None
+        raise
     if ours and ranks.world > 1:
         ranks.close()
 
 
-def _lost(error: Exception, run: Path) -> Exception:
+def _lost(error: Exception, run: Path) -> TrainingError | None:
     """An error of a collective, as what it means: a process that is no longer there."""
     if isinstance(error, AllformerError) or not isinstance(error, RuntimeError):
-        return error
+        return None
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     if not isinstance(error, dist.DistError) and not re.search(r"gloo|nccl|[Cc]onnection", said):
-        return error
-    said = re.sub(r"^\[.*?\] *", "", said)
+        return None
+    said = re.sub(r"^\[.*?\] *", "", said).split(". ")[0]
     return TrainingError(
         f"another process of this run has ended ({said}); its own last words say why. What was "
         f"saved is whole: start the same command again under torchrun, or go on with --resume {run}"
