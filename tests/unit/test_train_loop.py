@@ -22,8 +22,8 @@ from allformer.tasks.texts import translate
 from allformer.train import stream
 from allformer.train.loop import Interrupted, train
 from allformer.train.metrics import read_metrics
-from allformer.train.plain_yaml import read_yaml
 from allformer.train.objectives.seq2seq import Seq2Seq
+from allformer.train.plain_yaml import read_yaml
 from allformer.train.recipe import Recipe, TrainRecipe, make_recipe, read_recipe
 from allformer.train.state import checkpoints
 from allformer.train.step import Stepper
@@ -170,7 +170,9 @@ def test_a_corpus_without_validation_has_some_held_out(data, tmp_path, capfd):
 
 def test_sentences_left_out_are_counted_aloud(data, tmp_path, capfd):
     corpus = Corpus([*toy_pairs(100), ("man " * 90, "nar")])
-    recipe = make_recipe(read_yaml(toy_recipe(data, steps=1).to_yaml(), "toy"), ["data.max_length=80"])
+    recipe = make_recipe(
+        read_yaml(toy_recipe(data, steps=1).to_yaml(), "toy"), ["data.max_length=80"]
+    )
     train(recipe, tmp_path / "run", device="cpu", corpus=corpus)
     said = capfd.readouterr().err
     assert "1 left out, over 80 tokens (the longest has 90); data.max_length=80" in said
@@ -336,7 +338,7 @@ def test_a_huge_learning_rate_is_stopped_with_finite_weights(data, tmp_path):
         ("train: {rate: -1}", r"optim\.rate=-1\.0 must be positive"),
         ("train: {smoothing: 1}", r"train\.smoothing=1\.0 must be in 0 … 1, without 1; try 0\.1"),
         ("schedule: {kind: lin}", r"schedule\.kind='lin' .* try inverse-sqrt, cosine"),
-        ("train: {precision: fp8}", r"train\.precision='fp8' .* try auto, fp32, bf16, fp16"),
+        ("train: {precision: int8}", r"train\.precision='int8' .* try auto, fp32, bf16, fp16"),
         ("tokenizer: {kind: word}", r"tokenizer\.kind='word' .* try bpe"),
         ("a: [", r"r\.yaml is not YAML"),
     ],
