@@ -101,19 +101,25 @@ def train(
         )
     assert recipe is not None
     check_directory(run, "--resume" if resume else "--out")
-    objective = find_objective(recipe.objective)(recipe)
-    if not resume:
-        objective.config(expected(objective))
     with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
-        objective.open(corpus)
+        objective = open_objective(recipe, corpus, check=not resume)
         run.mkdir(parents=True, exist_ok=True)
         with only_one(run):
-            job = _Job(objective, run, place, resume, allow_changed_data, compile)
+            job = Job(objective, run, place, resume, allow_changed_data, compile)
             with threads(job.threads, place) as said:
                 return job.go(said)
 
 
-class _Job:
+def open_objective(recipe: Recipe, corpus: Any = None, *, check: bool = True) -> Any:
+    """The recipe's objective with its data open; with `check`, its model was tried first."""
+    objective = find_objective(recipe.objective)(recipe)
+    if check:
+        objective.config(expected(objective))
+    objective.open(corpus)
+    return objective
+
+
+class Job:
     """One training run while it runs."""
 
     def __init__(
@@ -207,7 +213,7 @@ class _Job:
         )
         if about_threads:
             self.say(about_threads)
-        source = prefetch(self._batches())
+        source = prefetch(self.batches())
         progress = Progress(self.steps, self.step)
         self.clock = Clock(self.seconds)
         try:
@@ -234,7 +240,8 @@ class _Job:
             self.metrics.close()
         return self._finish()
 
-    def _batches(self) -> Iterator[tuple[Any, Place]]:
+    def batches(self) -> Iterator[tuple[Any, Place]]:
+        """Micro-batches from where the run is, each with the place after it."""
         items = micro_batches(self.objective, self.recipe.train, self.frame, self.place)
         if self.device.type != "cuda":
             return items
@@ -365,15 +372,11 @@ class _Job:
             put_weights(self.model, read_tensors(path), "the best")
             return 1, f"the best by {kept['figure']}, of step {kept['step']:,}"
         if self.stepper.ema is not None:
-            put_weights(self.model, self._moving(), "the moving average")
+            self.stepper.ema.settle()
             return 1, f"moving average of {self.stepper.ema.decay:g}"
         last = self._good_checkpoints()[-self.recipe.train.average :]
         put_weights(self.model, average([c / "model.safetensors" for c in last]), "the mean")
         return len(last), f"mean of {len(last)} checkpoints"
-
-    def _moving(self) -> dict[str, Any]:
-        with self._averaged():
-            return {name: x.detach().clone() for name, x in self.model.state_dict().items()}
 
     def _keep_predictions(self) -> None:
         found = self.objective.predictions(self.model, self.objective.validation)
