@@ -105,16 +105,15 @@ class RDrop(Seq2Seq):
         alpha = self.recipe.options.alpha
         vocab = model.vocab_head.table.weight.shape[0]
         rows = max(1, _LARGEST // (2 * vocab))
-        loss, nll = (
-            hidden.new_zeros((), dtype=torch.float32),
-            labels.new_zeros((), dtype=torch.float32),
-        )
+        whole = rows >= len(labels)
+        found = []
         for begin in range(0, len(labels), rows):
             part = slice(begin, begin + rows)
             args = (model.vocab_head, one[part], other[part], labels[part], smoothing, alpha)
-            whole = rows >= len(labels)
-            found = agreement(*args) if whole else checkpoint(agreement, *args, use_reentrant=False)
-            loss, nll = loss + found[0], nll + found[1]
+            found.append(
+                agreement(*args) if whole else checkpoint(agreement, *args, use_reentrant=False)
+            )
+        loss, nll = (torch.stack(sums).sum() for sums in zip(*found, strict=True))
         return loss, nll
 
 
