@@ -60,8 +60,8 @@ def _question(question: Record, paragraph: Record, title: Any, place: str) -> Re
     if not isinstance(given, list):
         return DataError(f"{place} (id {question['id']}): answers must be a list")
     for answer in given:
-        there = answer if isinstance(answer, dict) else {}
-        words, start = there.get("text"), there.get("answer_start")
+        fields = answer if isinstance(answer, dict) else {}
+        words, start = fields.get("text"), fields.get("answer_start")
         if not isinstance(words, str) or not isinstance(start, int):
             return DataError(
                 f"{place} (id {question['id']}): an answer needs text and answer_start"
