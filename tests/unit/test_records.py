@@ -138,11 +138,11 @@ BAD = {
     "deep.jsonl": (b'{"text": ' + b"[" * 100_000 + b"\n", 1, "nested too deep"),
     "null.jsonl": (b'{"text": "a"}\n{"text": null}\n', 2, "column 'text' has no value"),
     "none.jsonl": (b'{"text": "a"}\n{"txt": "b"}\n', 2, "no column 'text'; there is txt"),
-    "a.csv": (b"text,n\na,1\nb\nc,3\n", 3, r"1 fields where 2 are needed \(text, n\)"),
+    "a.csv": (b"text,n\na,1\nb\nc,3\n", 3, r"1 field\(s\) where 2 are needed \(text, n\)"),
     "quote.csv": (b'text,n\n"a\nb",1\n"c"d,2\ne,3\n', 4, "a quote inside a quoted cell"),
     "open.csv": (b'text,n\na,1\n"b,2\nc,3\n', 3, "each that is opened is closed"),
     "bytes.csv": (b"text,n\na,1\nb\xff,2\n", 3, "not UTF-8"),
-    "a.tsv": (b"text\tn\na\t1\tx\n", 2, "3 fields where 2"),
+    "a.tsv": (b"text\tn\na\t1\tx\n", 2, r"3 field\(s\) where 2"),
 }
 
 

@@ -67,7 +67,7 @@ def _record(
     if len(row) == len(names):
         return dict(zip(names, row, strict=True))
     return DataError(
-        f"{path}, line {number}: {len(row)} fields where {len(names)} are needed "
+        f"{path}, line {number}: {len(row)} field(s) where {len(names)} are needed "
         f"({', '.join(names[:8])}{', …' if len(names) > 8 else ''}); mend the line"
     )
 
