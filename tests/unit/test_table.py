@@ -1,5 +1,6 @@
 """Tables: built once, whole or not at all, the same however they are built."""
 
+import errno
 import json
 import os
 import pickle
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from allformer.data.encoded import Rows
 from allformer.data.records import open_records
@@ -49,7 +51,7 @@ def corpus(tmp_path: Path) -> Path:
 
 def contents(table: Table) -> dict[str, list[Any]]:
     out = {}
-    for name in table:
+    for name in table.columns:
         column = table[name]
         values = [column[i] for i in range(len(table))]
         out[name] = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
@@ -196,6 +198,37 @@ def test_of_two_who_want_the_same_table_one_builds_and_the_other_waits(
     assert calls == [1]
     assert len(tables) == 3
     assert contents(tables[0]) == contents(tables[2])
+
+
+def test_who_waits_long_says_so(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_PATIENCE", 0.05)
+    told, held = list[str](), threading.Event()
+
+    def hold() -> None:
+        with FileLock(tmp_path / ".t.lock"):
+            held.set()
+            time.sleep(0.3)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    build_table(open_records(corpus), encode, tmp_path / "t", warn=told.append)
+    other.join()
+    assert told == [f"{tmp_path / 't'}: another process is building this table; waiting for it"]
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("allformer.data.table.writer.sync", full)
+    with pytest.raises(DataError, match=r"No space left on device.*make room"):
+        build_table(open_records(corpus), encode, tmp_path / "t")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".t.lock", "a.txt"]
 
 
 def test_processes_give_what_one_gives_and_their_errors_name_the_line(

@@ -101,7 +101,7 @@ def _expanded(given: str | Path, format: str) -> list[Path]:
 
 def _files(folder: Path, format: str) -> list[Path]:
     """The training files of a directory."""
-    if is_saved(folder) and not (folder / "dataset_dict.json").is_file():
+    if is_saved(folder):
         return [folder]
     splits = _splits(folder, format)
     if splits and "train" not in splits:
