@@ -16,6 +16,7 @@ from allformer.cli.common import Device, given, open_model, say, show
 from allformer.cli.convert import convert
 from allformer.cli.entry import run
 from allformer.cli.help import App, Verbs
+from allformer.cli.replay import REPLAY, replay
 from allformer.cli.report import REPORT, report
 from allformer.errors import AllformerError
 from allformer.version import __version__
@@ -110,6 +111,9 @@ def train(
     compile: Annotated[
         bool | None, typer.Option(help="torch.compile; default: on a GPU only.")
     ] = None,
+    profile: Annotated[
+        int, typer.Option(min=0, help="Look at so many steps with torch's profiler.")
+    ] = 0,
 ) -> None:
     """Train an encoder-decoder on parallel text. Ctrl-C saves; --resume goes on."""
     from allformer.train.loop import train as run_training
@@ -129,6 +133,7 @@ def train(
             overrides=set or (),
             allow_changed_data=allow_changed_data,
             compile=compile,
+            profile=profile,
         )
         return
     if allow_changed_data:
@@ -140,7 +145,9 @@ def train(
         *([f"data.target={target}"] if target else ()),
     ]
     asked = read_recipe(recipe, overrides) if recipe else make_recipe({}, overrides)
-    run_training(asked, out or Path("runs") / asked.name, device=device, compile=compile)
+    run_training(
+        asked, out or Path("runs") / asked.name, device=device, compile=compile, profile=profile
+    )
 
 
 @app.command(epilog="Example: `allformer evaluate runs/m30k --data corpus/ --split val --beams 5`")
@@ -224,6 +231,7 @@ def info(
 
 
 app.command(epilog=REPORT)(report)
+app.command(epilog=REPLAY)(replay)
 app.command(epilog=write.TRANSLATE)(write.translate)
 app.command(epilog=write.GENERATE)(write.generate)
 app.command(epilog=write.SUMMARISE)(write.summarise)
