@@ -16,6 +16,7 @@ from allformer.cli.common import Device, given, open_model, say, show
 from allformer.cli.convert import convert
 from allformer.cli.entry import run
 from allformer.cli.help import App, Verbs
+from allformer.cli.replay import REPLAY, replay
 from allformer.cli.report import REPORT, report
 from allformer.errors import AllformerError
 from allformer.version import __version__
@@ -116,6 +117,9 @@ def train(
         typer.Option("--dry-run", help="Print sizes, memory, steps and time; train nothing."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="--dry-run as one JSON object.")] = False,
+    profile: Annotated[
+        int, typer.Option(min=0, help="Look at so many steps with torch's profiler.")
+    ] = 0,
 ) -> None:
     """Train what a recipe says: any objective, any model. Ctrl-C saves; --resume goes on."""
     from allformer.train.loop import train as run_training
@@ -135,6 +139,7 @@ def train(
             overrides=set or (),
             allow_changed_data=allow_changed_data,
             compile=compile,
+            profile=profile,
         )
         return
     if allow_changed_data:
@@ -156,7 +161,9 @@ def train(
         else:
             show(plan_table(asked.name, found))
         return
-    run_training(asked, out or Path("runs") / asked.name, device=device, compile=compile)
+    run_training(
+        asked, out or Path("runs") / asked.name, device=device, compile=compile, profile=profile
+    )
 
 
 @app.command(epilog="Example: `allformer evaluate runs/m30k --data corpus/ --split val --beams 5`")
@@ -240,6 +247,7 @@ def info(
 
 
 app.command(epilog=REPORT)(report)
+app.command(epilog=REPLAY)(replay)
 app.command(epilog=write.TRANSLATE)(write.translate)
 app.command(epilog=write.GENERATE)(write.generate)
 app.command(epilog=write.SUMMARISE)(write.summarise)

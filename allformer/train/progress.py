@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def clock(seconds: float) -> str:
@@ -16,16 +16,28 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+class Lap(NamedTuple):
+    """Since the last one: tokens a second, seconds of training, the share of them that was spent
+    waiting for data, and how many more seconds the run will take."""
+
+    speed: float
+    seconds: float
+    wait: float
+    left: float = 0.0
+
+
 class Clock:
     """Seconds of a run (over its resumes) and tokens a second, validation and saving left out."""
 
     def __init__(self, before: float = 0.0) -> None:
         self.begin = self.lap_begin = time.monotonic()
-        self.before, self.tokens, self.lap_tokens = before, 0, 0
+        self.before, self.tokens, self.lap_tokens, self.steps = before, 0, 0, 0
         self.out, self.lap_out = 0.0, 0.0  # seconds that do not count as training speed
+        self.lap_wait = 0.0
 
     def count(self, tokens: int) -> float:
         """Tokens of one more step; returns the run's seconds so far."""
+        self.steps += 1
         self.tokens += tokens
         self.lap_tokens += tokens
         return self.before + time.monotonic() - self.begin
@@ -38,16 +50,25 @@ class Clock:
         self.out += time.monotonic() - begin
         self.lap_out += time.monotonic() - begin
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time spent inside is a wait for data."""
+        begin = time.monotonic()
+        yield
+        self.lap_wait += time.monotonic() - begin
+
     def speed(self) -> float:
         """Tokens a second since the beginning."""
         return self.tokens / max(1e-9, time.monotonic() - self.begin - self.out)
 
-    def lap(self) -> float:
-        """Tokens a second since the last lap."""
+    def lap(self, steps_left: int = 0) -> Lap:
+        """The figures since the last lap; what is left takes as long as what was, all included."""
         now = time.monotonic()
-        speed = self.lap_tokens / max(1e-9, now - self.lap_begin - self.lap_out)
-        self.lap_begin, self.lap_tokens, self.lap_out = now, 0, 0.0
-        return speed
+        seconds = max(1e-9, now - self.lap_begin - self.lap_out)
+        left = (now - self.begin) / max(1, self.steps) * steps_left
+        lap = Lap(self.lap_tokens / seconds, seconds, self.lap_wait / seconds, left)
+        self.lap_begin, self.lap_tokens, self.lap_out, self.lap_wait = now, 0, 0.0, 0.0
+        return lap
 
 
 class Progress:

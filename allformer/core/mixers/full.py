@@ -17,7 +17,7 @@ from allformer.core.mixers.mixer import Extra, Mixer, Scene
 from allformer.core.places import mask_of
 from allformer.core.registry import implements
 from allformer.core.states import State
-from allformer.core.taps import listening, tap
+from allformer.core.taps import listening_exactly, tap
 
 
 @implements(config.Full)
@@ -76,7 +76,7 @@ class Full(Mixer):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        if listening() and plan.look is not None:
+        if listening_exactly() and plan.look is not None:
             # Shown beside the run, not instead of it: the fast kernel still makes the output,
             # unless the listener puts other scores or weights there.
             scores = attention_scores(q, k, scale=self.scale, bias=plan.look.bias)
