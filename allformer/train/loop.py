@@ -196,7 +196,7 @@ class Job:
         asked = self.recipe.train
         return StepSettings(
             optim=self.recipe.optim,
-            smoothing=asked.smoothing,
+            smoothing=self.objective.smoothing if asked.smoothing is None else asked.smoothing,
             z_loss=asked.z_loss,
             precision=asked.precision,
             compile=self.compile,

@@ -51,6 +51,7 @@ class Objective(ABC, Generic[E, B]):
     Data: ClassVar[type[Section]] = PathData
     # The losses that are added up, each a mean over its own labels: BERT's words and pairs.
     terms: ClassVar[tuple[str, ...]] = ("nll",)
+    smoothing: ClassVar[float] = 0.0  # of labels, where the recipe says nothing
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
 

@@ -49,6 +49,7 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
     """Translation, and whatever else is a text for a text: `Seq2Seq(recipe).open()`."""
 
     Data = PairData
+    smoothing = 0.1
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         super().__init__(recipe)
