@@ -196,7 +196,7 @@ class Job:
         asked = self.recipe.train
         return StepSettings(
             optim=self.recipe.optim,
-            smoothing=self.objective.smoothing if asked.smoothing is None else asked.smoothing,
+            smoothing=asked.smoothing,
             z_loss=asked.z_loss,
             precision=asked.precision,
             compile=self.compile,
@@ -319,7 +319,8 @@ class Job:
             **extra,
         }
         if self.objective.perplexity:
-            row["validation_perplexity"] = math.exp(min(found["nll"], 700))
+            first = found.get(f"nll_{self.objective.terms[0]}", found["nll"])
+            row["validation_perplexity"] = math.exp(min(first, 700))
         # Before the row: a run that ends between the two looks again, one after them does not.
         best = self.best is not None and not extra and self.best.see(self.model, self.step, found)
         self.metrics.add(**row)

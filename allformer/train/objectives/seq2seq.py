@@ -5,8 +5,8 @@ Legend: N source tokens, M target tokens, all rows end to end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
     """Translation, and whatever else is a text for a text: `Seq2Seq(recipe).open()`."""
 
     Data = PairData
-    smoothing = 0.1
+    usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         super().__init__(recipe)
