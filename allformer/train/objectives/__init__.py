@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from allformer.errors import ConfigError
-from allformer.train.objectives import classification, seq2seq, tagging
+from allformer.train.objectives import answering, classification, seq2seq, tagging
 from allformer.train.objectives.objective import OBJECTIVES, Objective, register
 
 __all__ = [
-    "OBJECTIVES", "Objective", "classification", "find_objective", "register", "seq2seq", "tagging",
+    "OBJECTIVES", "Objective", "answering", "classification", "find_objective", "register",
+    "seq2seq", "tagging",
 ]  # fmt: skip
 
 
