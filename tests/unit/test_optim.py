@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 from allformer.core.block import Block
 from allformer.core.model import build
@@ -17,7 +21,7 @@ from allformer.core.starts import decay_groups
 from allformer.errors import ConfigError
 from allformer.train.optim import Adafactor, Adam, AdamW, Muon, Optim, Sgd, make_optimizer
 from allformer.train.optim.muon import Orthogonal, hidden_matrices, newton_schulz
-from tests.models import SPREAD, decoder_only
+from tests.models import SPREAD, decoder_only, tokens
 
 RATE, STEPS = 0.01, 3
 EVERY = [
@@ -196,6 +200,35 @@ def test_a_restored_state_gives_the_same_further_steps(settings):
     before = weights(again)
     run(again, restored, [7])
     assert all(torch.equal(p, before[name]) for name, p in again.named_parameters())
+
+
+def test_two_behind_one_go_through_distributed_checkpoints():
+    whole, again = fresh(), fresh()
+    optimizer, restored = ours(Muon(), whole), ours(Muon(), again)
+    run(whole, optimizer, range(2))
+    run(again, restored, [5])
+    again.load_state_dict(whole.state_dict())
+    state = deepcopy(get_optimizer_state_dict(whole, optimizer))  # its tensors are those in use
+    set_optimizer_state_dict(again, restored, state)
+    run(whole, optimizer, [2])
+    run(again, restored, [2])
+    assert_same(whole, again)
+
+
+@pytest.mark.parametrize("settings", EVERY, ids=repr)
+def test_a_small_set_is_learnt(settings):
+    model = fresh(torch.float32)
+    optimizer = make_optimizer(settings, model, lr=settings.rate * 4, capturable=False)
+    ids = tokens(4, 12)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.parametrize("settings", [s for s in EVERY if s.clips_inside], ids=repr)
