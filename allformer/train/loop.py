@@ -9,6 +9,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from allformer.train.resumed import resumed_recipe, write_recipe
 from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
-from allformer.train.step import DTYPES, Stepper, StepSettings
+from allformer.train.step import Stepper, StepSettings
 from allformer.train.stream import Place, cut, micro_batches, prefetch
 from allformer.train.threads import pick_threads, threads
 from allformer.train.tokenizing import expected, kept_tokenizer, make_tokenizer
@@ -100,19 +101,25 @@ def train(
         )
     assert recipe is not None
     check_directory(run, "--resume" if resume else "--out")
-    objective = find_objective(recipe.objective)(recipe)
-    if not resume:
-        objective.config(expected(objective))
     with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
-        objective.open(corpus)
+        objective = open_objective(recipe, corpus, check=not resume)
         run.mkdir(parents=True, exist_ok=True)
         with only_one(run):
-            job = _Job(objective, run, place, resume, allow_changed_data, compile)
+            job = Job(objective, run, place, resume, allow_changed_data, compile)
             with threads(job.threads, place) as said:
                 return job.go(said)
 
 
-class _Job:
+def open_objective(recipe: Recipe, corpus: Any = None, *, check: bool = True) -> Any:
+    """The recipe's objective with its data open; with `check`, its model was tried first."""
+    objective = find_objective(recipe.objective)(recipe)
+    if check:
+        objective.config(expected(objective))
+    objective.open(corpus)
+    return objective
+
+
+class Job:
     """One training run while it runs."""
 
     def __init__(
@@ -143,7 +150,6 @@ class _Job:
         self.model.provenance.generation = objective.generation(tree)
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.compile = device.type == "cuda" if compile is None else compile
-        self.precision = _precision(recipe.train.precision, device)
         self.stepper = Stepper(self.model, objective, self._settings())
         self.frame = objective.frame() if self.compile else None
         self.steps = self._steps()
@@ -182,8 +188,9 @@ class _Job:
             optim=self.recipe.optim,
             smoothing=asked.smoothing,
             z_loss=asked.z_loss,
-            precision=self.precision,
+            precision=asked.precision,
             compile=self.compile,
+            ema=asked.ema,
         )
 
     def _write_beginning(self, resume: bool) -> None:
@@ -201,12 +208,12 @@ class _Job:
         """Train to the end, or to an interrupt."""
         settings, every = self.recipe.train, self.recipe.log.every
         self.say(
-            f"model: {self.parameters:,} parameters, {self.precision} on {self.device.type}"
+            f"model: {self.parameters:,} parameters, {self.stepper.precision} on {self.device.type}"
             + (", compiled" if self.compile else "")
         )
         if about_threads:
             self.say(about_threads)
-        source = prefetch(self._batches())
+        source = prefetch(self.batches())
         progress = Progress(self.steps, self.step)
         self.clock = Clock(self.seconds)
         try:
@@ -233,7 +240,8 @@ class _Job:
             self.metrics.close()
         return self._finish()
 
-    def _batches(self) -> Iterator[tuple[Any, Place]]:
+    def batches(self) -> Iterator[tuple[Any, Place]]:
+        """Micro-batches from where the run is, each with the place after it."""
         items = micro_batches(self.objective, self.recipe.train, self.frame, self.place)
         if self.device.type != "cuda":
             return items
@@ -274,7 +282,7 @@ class _Job:
 
     def _explain(self, bad: Taken) -> TrainingError:
         batch, rate = self._first_bad(bad.batches), self._rate(bad.step)
-        dtype = DTYPES[self.precision]
+        dtype = self.stepper.dtype
         return explain_nonfinite(self.model, self.objective, batch, bad.step, rate, dtype)
 
     def _first_bad(self, batches: list[Batch]) -> Batch:
@@ -291,7 +299,7 @@ class _Job:
             self.model,
             self.objective.validation,
             batch_tokens=self.recipe.train.batch_tokens,
-            dtype=DTYPES[self.precision],
+            dtype=self.stepper.dtype,
         )
         row = {
             "step": self.step,
@@ -307,10 +315,14 @@ class _Job:
         return row
 
     def _validate_and_tell(self) -> str:
-        with self.clock.paused():
+        with self.clock.paused(), self._averaged():
             row = self._validate()
         best = ", the best so far" if row.get("best") else ""
         return f"step {self.step:,}: {told_figures(row)}{best}"
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """The moving average in the model's place, if the recipe asks for one."""
+        return nullcontext() if self.stepper.ema is None else self.stepper.ema.swapped()
 
     def _save(self) -> None:
         place = dataclasses.astuple(self.place)
@@ -349,14 +361,19 @@ class _Job:
         )
 
     def _take_weights(self) -> tuple[int, str]:
-        """The best ones where the recipe names a figure, else the mean of the last checkpoints."""
+        """The best ones where the recipe names a figure, else the moving average, else the mean of
+        the last checkpoints."""
         if self.best is not None:
-            self._validate()  # the last step may be the best
+            with self._averaged():
+                self._validate()  # the last step may be the best
             path, kept = self.best.weights, self.best.kept
             assert path is not None
             assert kept is not None
             put_weights(self.model, read_tensors(path), "the best")
             return 1, f"the best by {kept['figure']}, of step {kept['step']:,}"
+        if self.stepper.ema is not None:
+            self.stepper.ema.settle()
+            return 1, f"moving average of {self.stepper.ema.decay:g}"
         last = self._good_checkpoints()[-self.recipe.train.average :]
         put_weights(self.model, average([c / "model.safetensors" for c in last]), "the mean")
         return len(last), f"mean of {len(last)} checkpoints"
@@ -383,12 +400,6 @@ class _Job:
     def _diverged(self, validation: float) -> bool:
         trained = [row["nll"] for row in self.metrics.rows if "nll" in row]
         return bool(min([validation, *trained[-1:]]) > 2 * self._chance())
-
-
-def _precision(asked: str, device: torch.device) -> str:
-    if asked != "auto":
-        return asked
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
 def _say(line: str) -> None:

@@ -75,6 +75,7 @@ def _write(part: Path, step: int, stepper: Stepper, extra: dict[str, Any]) -> No
         "step": step,
         "optimizer": stepper.optimizer.state_dict(),
         "scaler": None if stepper.scaler is None else stepper.scaler.state_dict(),
+        "ema": None if stepper.ema is None else stepper.ema.state_dict(),
         "rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state() if stepper.on_gpu else None,
         **extra,

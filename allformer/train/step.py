@@ -17,11 +17,13 @@ from torch import Tensor
 
 from allformer.core.graph import Captured, copy_into, on_side_stream
 from allformer.train.batch import Batch, mapped, tensors, uncounted
+from allformer.train.ema import Ema
+from allformer.train.float8 import use_float8
 from allformer.train.objectives.objective import Objective
 from allformer.train.optim import AdamW, Optim, make_optimizer
+from allformer.train.precision import find_precision
 
 _WIDE = torch.float64
-DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class StepSettings:
     z_loss: float = 0.0
     precision: str = "fp32"
     compile: bool = False
+    ema: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,12 @@ class Stepper:
             lr=0.0 if self.rate is None else self.rate,
             capturable=self.captures,
         )
-        self.scaler = torch.amp.GradScaler(device.type) if settings.precision == "fp16" else None
-        self.dtype = DTYPES[settings.precision]
+        precision = find_precision(settings.precision, device)
+        self.precision, self.dtype = precision.name, precision.dtype
+        self.scaler = precision.scaler(device)
+        if precision.float8:
+            use_float8(model)
+        self.ema = None if settings.ema is None else Ema(model, settings.ema)
         self._loss = torch.compile(self.plain_loss, dynamic=False) if settings.compile else None
         self._graph: _Graph | None = None
 
@@ -85,6 +92,8 @@ class Stepper:
             loss, nlls, norm = self._replay(batches[0], weights(counts))
         else:
             loss, nlls, norm = self._step(batches, torch.tensor(weights(counts), dtype=_WIDE))
+        if self.ema is not None:
+            self.ema.update()
         return Result(loss, nlls, norm, counts, tokens)
 
     def _step(self, batches: Sequence[Batch], weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,13 +146,15 @@ class Stepper:
         )
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore optimiser and loss scale from a checkpoint's state."""
+        """Restore optimiser, loss scale and moving average from a checkpoint's state."""
         self.optimizer.load_state_dict(state["optimizer"])
         if self.rate is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate  # loading put a copy there; the graph reads this one
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
+        if self.ema is not None and state.get("ema") is not None:
+            self.ema.load_state_dict(state["ema"])
 
     # --- the whole step as one CUDA graph: a small model is limited by launching kernels ---------
 

@@ -69,7 +69,9 @@ THEIRS = {
     AdamW(weight_decay=0.1, betas=(0.8, 0.9), eps=1e-6): lambda groups: torch.optim.AdamW(
         groups, lr=RATE, betas=(0.8, 0.9), eps=1e-6, foreach=False
     ),
-    Adam(weight_decay=0.1): lambda groups: torch.optim.Adam(groups, lr=RATE, foreach=False),
+    Adam(weight_decay=0.1): lambda groups: torch.optim.Adam(
+        groups, lr=RATE, betas=(0.9, 0.98), eps=1e-9, foreach=False
+    ),
     Adafactor(weight_decay=0.1, threshold=2.0): lambda groups: torch.optim.Adafactor(
         groups, lr=RATE, d=2.0, foreach=False
     ),
@@ -278,7 +280,7 @@ def test_a_section_is_read_and_written_back():
     assert Optim.read({}) == AdamW()
     assert Optim.read({"name": "sgd", "rate": 1}) == Sgd(rate=1.0)
     assert all(Optim.read(s.plain()) == s for s in EVERY)
-    assert AdamW().plain()["betas"] == [0.9, 0.999]  # YAML knows no tuples
+    assert AdamW().plain()["betas"] == [0.9, 0.98]  # YAML knows no tuples
 
 
 @pytest.mark.parametrize(

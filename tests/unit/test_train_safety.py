@@ -180,8 +180,8 @@ def test_when_all_checkpoints_are_damaged_nothing_is_lost_and_it_says_so(run):
 
 
 def test_a_model_that_does_not_fit_is_no_damage(run):
-    recipe = run / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace("dim: 32", "dim: 16"))
+    config = run / "config.json"
+    config.write_text(config.read_text().replace('"dim": 32', '"dim": 16'))
     with pytest.raises(CheckpointError, match=r"step-00000010/model\.safetensors does not fit"):
         train(None, run, device="cpu", resume=True)
     assert [path.name for path in checkpoints(run)] == ["step-00000005", "step-00000010"]
