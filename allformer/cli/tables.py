@@ -26,6 +26,22 @@ def scores_table(scores: Mapping[str, Any]) -> Table:
     return table
 
 
+def figures_table(figures: Mapping[str, Any]) -> Table:
+    """What was measured, one figure a line; counts without a fraction."""
+    table = Table(title="scores", title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", overflow="fold")
+    for name, value in figures.items():
+        table.add_row(name.replace("_", " "), _figure(value))
+    return table
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.2e}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def samples_table(samples: Sequence[Any]) -> Table:
     """Source, translation, and whether it is the reference to the letter."""
     table = Table(title="sentences that it never saw", title_justify="left")

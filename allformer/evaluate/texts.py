@@ -34,8 +34,19 @@ class Sums:
     words: int = 0
     nll: float = 0.0
 
-    def figures(self, name: str = "perplexity") -> dict[str, Any]:
-        """Perplexity per token (under `name`) and per word, bits per byte, and of how much."""
+    def pseudo(self) -> dict[str, Any]:
+        """Perplexity per token, of what is no likelihood of the whole: no bits of a byte."""
+        if not self.tokens:
+            raise DataError("there is nothing to score: all texts are empty; give others")
+        return {
+            "texts": self.texts,
+            "tokens": self.tokens,
+            "pseudo_nll": self.nll / self.tokens,
+            "pseudo_perplexity": perplexity(self.nll, self.tokens),
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """Perplexity per token and per word, bits per byte, and of how much."""
         if not self.tokens:
             raise DataError("there is nothing to score: no text has two tokens; give longer ones")
         return {
@@ -44,7 +55,7 @@ class Sums:
             "bytes": self.bytes,
             "words": self.words,
             "nll": self.nll / self.tokens,
-            name: perplexity(self.nll, self.tokens),
+            "perplexity": perplexity(self.nll, self.tokens),
             "bits_per_byte": bits_per_byte(self.nll, max(1, self.bytes)),
             "word_perplexity": perplexity(self.nll, max(1, self.words)),
         }
@@ -91,10 +102,9 @@ def evaluate_texts(
     length = _length(pipeline, length)
     stride = length // 2 if stride is None else stride
     sums, budget = Sums(), BUDGET.get(model.device.type, BUDGET["cpu"])
-    for text in texts:
-        ids, counted = _ids(pipeline, text)
-        seen, total = sums.tokens, sums.tokens + len(ids) - 1
-        done = Counter(seen, total, watch)
+    encoded = [_ids(pipeline, text) for text in texts]
+    done = Counter(sum(len(ids) - 1 for ids, _ in encoded), watch)
+    for ids, counted in encoded:
         nll = text_nll(
             model, ids, length=length, stride=stride, batch_tokens=budget, advance=done.add
         )
@@ -126,22 +136,15 @@ def evaluate_masked(
     model.vocab_head  # noqa: B018
     mask, length = mask_of(tokenizer, pipeline.directory), _length(pipeline, length)
     sums, budget = Sums(), BUDGET.get(model.device.type, BUDGET["cpu"])
-    for text in texts:
-        batch = tokenizer([text], max_length=length, windows=0, padding_side="right")
-        warn_unknown(batch, [text], pipeline)
-        places = [
-            torch.tensor([i for i, of in enumerate(batch.sequence_ids(row)) if of is not None])
-            for row in range(len(batch.texts))
+    encoded = [(text, _parts(pipeline, text, length)) for text in texts]
+    done = Counter(sum(len(places) for _, parts in encoded for _, places in parts), watch)
+    for text, parts in encoded:
+        nlls = [
+            pseudo_nll(model, ids, places, mask, batch_tokens=budget, advance=done.add)
+            for ids, places in parts
         ]
-        done = Counter(sums.tokens, sums.tokens + sum(map(len, places)), watch)
-        nlls = []
-        for row, where in enumerate(places):
-            ids = batch["input_ids"][row][batch["attention_mask"][row].bool()]
-            nlls.append(
-                pseudo_nll(model, ids, where.long(), mask, batch_tokens=budget, advance=done.add)
-            )
         add(sums, text, torch.cat(nlls))
-    return {**sums.figures("pseudo_perplexity"), "length": length}
+    return {**sums.pseudo(), "length": length}
 
 
 def add(sums: Sums, text: str, nll: torch.Tensor) -> None:
@@ -159,10 +162,10 @@ def add(sums: Sums, text: str, nll: torch.Tensor) -> None:
 
 
 class Counter:
-    """Tells `watch` how many tokens are done, in all texts so far."""
+    """Tells `watch` how many tokens are done, of all texts."""
 
-    def __init__(self, done: int, total: int, watch: Watch) -> None:
-        self.done, self.total, self.watch = done, total, watch
+    def __init__(self, total: int, watch: Watch) -> None:
+        self.done, self.total, self.watch = 0, total, watch
 
     def add(self, tokens: int) -> None:
         """So many more."""
@@ -183,6 +186,19 @@ def _ids(pipeline: Pipeline, text: str) -> tuple[list[int], str]:
         return ids, text
     begins = batch.offsets(0)[1][0] if len(ids) > 1 and sequence[1] is not None else len(text)
     return ids, text[begins:]
+
+
+def _parts(pipeline: Pipeline, text: str, length: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """A text's ids in parts that fit, and where in each the tokens are that are not special."""
+    batch = pipeline.tokenizer([text], max_length=length, windows=0, padding_side="right")
+    warn_unknown(batch, [text], pipeline)
+    parts = []
+    for row, (ids, kept) in enumerate(
+        zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ):
+        own = [i for i, of in enumerate(batch.sequence_ids(row)) if of is not None]
+        parts.append((ids[kept.bool()], torch.tensor(own, dtype=torch.long)))
+    return parts
 
 
 def _length(pipeline: Pipeline, asked: int | None) -> int:
