@@ -27,7 +27,7 @@ class Options:
     """How files are to be read; each format looks at what concerns it."""
 
     unit: str = "line"  # of text: a record is a line, a document or a file
-    begins: str = ""  # of text: a document begins with a line that matches this expression
+    begins: str = ""  # of text: a document begins with a line of its own that matches this
     header: bool | None = None  # of csv and tsv: whether the first line names the columns
     wanted: tuple[str, ...] = ()  # columns of the file that are asked for; none: all of them
 

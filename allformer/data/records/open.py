@@ -40,8 +40,8 @@ def open_records(
     `format="auto"` goes by the suffix of each file; `.gz`, `.xz` and `.bz2` are unpacked. `columns`
     says what we call each column and what the file calls it; without it records are as the file
     has them. `unit` and `begins` are of text: a record is a line, a document (blank lines between;
-    or it begins with a line that the expression `begins` matches as a whole) or a file. `header` is
-    of csv and tsv. In a directory: its `train` files, or all files where no name says a split.
+    or it begins with a title, a line between blank ones that the expression `begins` matches from
+    end to end) or a file. `header` is of csv and tsv. In a directory: its `train` files, or all files where no name says a split.
 
     A record that is broken is an error with file and line; with `skip_bad` it is left out, counted
     in `.skipped` and reported by `warn` after each pass.

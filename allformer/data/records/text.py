@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from allformer.data.records.format import Item, Reading, format
@@ -35,45 +35,54 @@ def _by_document(path: Path, reading: Reading) -> Iterator[Item]:
     first = 0
     lines: list[str] = []
     fault: tuple[int, DataError] | None = None
-    new = _border(reading.options.begins)
-    for number, line in numbered_lines(path, reading):
+    for number, line, ends in _bordered(path, reading):
+        if ends:
+            if fault or lines:
+                yield fault or (first, _document(lines))
+            lines, fault = [], None
         if isinstance(line, DataError):
             fault = fault or (number, line)
-            continue
-        ends, belongs = new(line)
-        if ends:
-            if fault:
-                yield fault
-            elif lines:
-                yield first, _document(lines)
-            lines, fault = [], None
-        if belongs and (lines or line.strip()):
+        elif lines or line.strip():
             first = first if lines else number
             lines.append(line)
-    if fault:
-        yield fault
-    elif lines:
-        yield first, _document(lines)
+    if fault or lines:
+        yield fault or (first, _document(lines))
 
 
 def _document(lines: list[str]) -> dict[str, str]:
-    while lines and not lines[-1].strip():
+    while not lines[-1].strip():
         lines.pop()
     return {"text": "\n".join(lines)}
 
 
-def _border(begins: str) -> Callable[[str], tuple[bool, bool]]:
-    """Of a line: whether a document ends before it, and whether it belongs to one itself."""
-    if not begins:
-        return lambda line: (True, False) if not line.strip() else (False, True)
+def _bordered(path: Path, reading: Reading) -> Iterator[tuple[int, str | DataError, bool]]:
+    """Lines, and of each whether a document ends before it."""
+    begins = _title(reading.options.begins)
+    before, waiting = True, None  # whether a blank line came last; a line that may be a title
+    for number, line in numbered_lines(path, reading):
+        blank = not isinstance(line, DataError) and not line.strip()
+        if waiting:
+            yield *waiting, blank
+            waiting = None
+        if begins is None:
+            yield number, line, blank
+        elif before and not isinstance(line, DataError) and begins.fullmatch(line):
+            waiting = number, line  # until we know that it stands alone
+        else:
+            yield number, line, False
+        before = blank
+    if waiting:
+        yield *waiting, True
+
+
+def _title(begins: str) -> re.Pattern[str] | None:
     try:
-        pattern = re.compile(begins)
+        return re.compile(begins) if begins else None
     except re.error as error:
         raise DataError(
             f"begins={begins!r} is not a regular expression ({error}); give one that a document's "
             "first line matches from its start to its end"
         ) from error
-    return lambda line: (pattern.fullmatch(line) is not None, True)
 
 
 def _by_file(path: Path, reading: Reading) -> Iterator[Item]:
