@@ -20,7 +20,7 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class StreamRows:
     """Rows of equal length out of documents end to end; made by `cut_stream`."""
 
     rows: Rows
@@ -67,7 +67,7 @@ def cut_stream(
     seed: int | None = None,
     epoch: int = 0,
     overlap: int = 0,
-) -> Stream:
+) -> StreamRows:
     """All documents end to end, `eos` after each, cut into rows of exactly `length` tokens.
 
     >>> stream = cut_stream(Rows.from_lists([[5, 6, 7], [8]]), 2, eos=0)
@@ -93,7 +93,7 @@ def cut_stream(
     # The offset costs no more than the last row would have left over, or a step.
     room = min(step, total - length + 1)
     offset = 0 if seed is None else int(np.random.default_rng([seed, epoch]).integers(room))
-    return Stream(rows, ends, length, step, offset, eos)
+    return StreamRows(rows, ends, length, step, offset, eos)
 
 
 def cut_documents(rows: Rows, length: int) -> Rows:

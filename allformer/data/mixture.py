@@ -70,10 +70,11 @@ class Mixture:
             raise DataError(f"a mixture of {sizes} rows, total={self.total}: none may be empty")
         shares(sizes, self.weights, self.temperature)
         for table in self.tables[1:]:
-            if set(table) != set(self.tables[0]):
+            here, first = table.columns, self.tables[0].columns
+            if set(here) != set(first):
                 raise DataError(
-                    f"the columns {', '.join(table)} are not {', '.join(self.tables[0])}; tables "
-                    "of a mixture have the same columns"
+                    f"the columns {', '.join(here)} are not {', '.join(first)}; tables of a "
+                    "mixture have the same columns"
                 )
 
     def epoch(self, *, seed: int, epoch: int) -> Mixed:
@@ -130,7 +131,7 @@ class Mixed:
         chosen = np.asarray(index)
         table, row = self.table[chosen], self.row[chosen]
         columns: dict[str, Any] = {}
-        for name in self.tables[0]:
+        for name in self.tables[0].columns:
             column = Mixed(self.tables, table, row)[name]
             columns[name] = column.rows() if isinstance(column, MixedRows) else column
         return Table(columns)

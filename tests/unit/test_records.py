@@ -138,11 +138,12 @@ BAD = {
     "deep.jsonl": (b'{"text": ' + b"[" * 100_000 + b"\n", 1, "nested too deep"),
     "null.jsonl": (b'{"text": "a"}\n{"text": null}\n', 2, "column 'text' has no value"),
     "none.jsonl": (b'{"text": "a"}\n{"txt": "b"}\n', 2, "no column 'text'; there is txt"),
-    "a.csv": (b"text,n\na,1\nb\nc,3\n", 3, r"1 fields where 2 are needed \(text, n\)"),
+    "a.csv": (b"text,n\na,1\nb\nc,3\n", 3, r"1 field\(s\) where 2 are needed \(text, n\)"),
     "quote.csv": (b'text,n\n"a\nb",1\n"c"d,2\ne,3\n', 4, "a quote inside a quoted cell"),
     "open.csv": (b'text,n\na,1\n"b,2\nc,3\n', 3, "each that is opened is closed"),
+    "long.csv": (b'text,n\na,1\n"b' + b"x" * 200_000 + b"\n", 3, "never closed.*use JSONL"),
     "bytes.csv": (b"text,n\na,1\nb\xff,2\n", 3, "not UTF-8"),
-    "a.tsv": (b"text\tn\na\t1\tx\n", 2, "3 fields where 2"),
+    "a.tsv": (b"text\tn\na\t1\tx\n", 2, r"3 field\(s\) where 2"),
 }
 
 
@@ -336,7 +337,7 @@ def fake_datasets(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     module = types.ModuleType("datasets")
     module.load_dataset = load_dataset  # type: ignore[attr-defined]
-    module.load_from_disk = lambda name: {"train": rows}  # type: ignore[attr-defined]
+    module.load_from_disk = lambda name: rows  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", module)
     return asked
 
@@ -354,9 +355,15 @@ def test_hugging_face_data_sets_by_name(tmp_path: Path, monkeypatch: pytest.Monk
         list(open_records("hf:none"))
     with pytest.raises(DataError, match="write hf:NAME"):
         list(open_records("hf:a:b:c:d"))
-    (tmp_path / "saved").mkdir()
-    (tmp_path / "saved" / "state.json").write_text("{}")
-    assert open_records(tmp_path / "saved").count() == 2
+    for split in ("train", "validation"):
+        (tmp_path / "saved" / split).mkdir(parents=True)
+        for name in ("state.json", "dataset_info.json"):
+            (tmp_path / "saved" / split / name).write_text("{}")
+    assert open_records(tmp_path / "saved" / "validation").count() == 2
+    splits = open_splits(tmp_path / "saved")
+    assert [source.path.name for source in splits.train.sources] == ["train"]  # type: ignore
+    assert splits.validation is not None
+    assert splits.test is None
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match="pip install datasets"):
         list(open_records("hf:glue"))

@@ -67,7 +67,7 @@ def _record(
     if len(row) == len(names):
         return dict(zip(names, row, strict=True))
     return DataError(
-        f"{path}, line {number}: {len(row)} fields where {len(names)} are needed "
+        f"{path}, line {number}: {len(row)} field(s) where {len(names)} are needed "
         f"({', '.join(names[:8])}{', …' if len(names) > 8 else ''}); mend the line"
     )
 
@@ -98,6 +98,12 @@ class _Lines:
                 yield line + "\n"
 
 
+def _way_out(error: csv.Error) -> str:
+    if "field limit" in str(error):  # 131,072 characters
+        return "a quote that is never closed? If a cell is meant to be so long, use JSONL"
+    return 'a quote inside a quoted cell is written twice (""), and each that is opened is closed'
+
+
 def _csv_rows(path: Path, reading: Reading) -> Iterator[Row]:
     lines = _Lines(path, reading)
     rows = csv.reader(iter(lines), strict=True)
@@ -107,10 +113,7 @@ def _csv_rows(path: Path, reading: Reading) -> Iterator[Row]:
         try:
             row = next(rows, None)
         except csv.Error as error:
-            row = DataError(
-                f"{path}, line {first}: {error}; a quote inside a quoted cell is written twice "
-                '(""), and each that is opened is closed'
-            )
+            row = DataError(f"{path}, line {first}: {error}; {_way_out(error)}")
         if lines.fault:
             row, lines.fault = lines.fault, None
         if row is None:

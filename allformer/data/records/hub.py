@@ -11,12 +11,12 @@ from allformer.errors import DataError
 
 PREFIX = "hf:"
 SPLITS = ("train", "validation", "test", "unsupervised")  # the usual names
-_SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
+_SAVED = ("dataset_info.json", "state.json")  # what `save_to_disk` leaves of one split
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether a folder was written by `save_to_disk`."""
-    return any((folder / name).is_file() for name in _SAVED)
+    """Whether a folder is a data set that `save_to_disk` wrote; several splits have one each."""
+    return all((folder / name).is_file() for name in _SAVED)
 
 
 def split_name(name: str) -> tuple[str, str | None, str]:
@@ -60,16 +60,11 @@ def _loaded(path: Path) -> Any:
     name = str(path)
     try:
         if not name.startswith(PREFIX):
-            data = datasets.load_from_disk(name)
-            split = "train"
-        else:
-            whole, config, split = split_name(name)
-            data = datasets.load_dataset(whole, config, split=split)
+            return datasets.load_from_disk(name)
+        whole, config, split = split_name(name)
+        return datasets.load_dataset(whole, config, split=split)
+    except DataError:
+        raise
     except Exception as error:  # theirs are of many kinds: network, names, code that is refused
         said = (str(error).splitlines() or [type(error).__name__])[0][:300]
         raise DataError(f"{name} cannot be loaded by datasets: {said}") from error
-    if isinstance(data, dict):  # a DatasetDict
-        if split not in data:
-            raise DataError(f"{name} has no split {split!r}; there are {', '.join(data)}")
-        data = data[split]
-    return data

@@ -41,7 +41,8 @@ def open_records(
     says what we call each column and what the file calls it; without it records are as the file
     has them. `unit` and `begins` are of text: a record is a line, a document (blank lines between;
     or it begins with a title, a line between blank ones that the expression `begins` matches from
-    end to end) or a file. `header` is of csv and tsv. In a directory: its `train` files, or all files where no name says a split.
+    end to end) or a file. `header` is of csv and tsv. Of a directory: its `train` files, or all
+    files where no name says a split.
 
     A record that is broken is an error with file and line; with `skip_bad` it is left out, counted
     in `.skipped` and reported by `warn` after each pass.
@@ -100,7 +101,7 @@ def _expanded(given: str | Path, format: str) -> list[Path]:
 
 def _files(folder: Path, format: str) -> list[Path]:
     """The training files of a directory."""
-    if is_saved(folder) and not (folder / "dataset_dict.json").is_file():
+    if is_saved(folder):
         return [folder]
     splits = _splits(folder, format)
     if splits and "train" not in splits:

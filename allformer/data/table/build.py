@@ -8,9 +8,10 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from allformer.data.records import Pass, Record, Records
 from allformer.data.table.encode import (
@@ -32,6 +33,7 @@ CHUNK = 4096  # records a call of the encoder
 _CHARACTERS = 1 << 22  # or fewer, where they are long
 _WORTH = 20.0  # seconds of work that must be left before processes are started
 _MOST = 16  # processes
+_PATIENCE = 10.0  # seconds of waiting for another process before it is said
 _NOTHING = "the encoder gave no row for any record; does a limit of length leave everything out?"
 
 
@@ -79,7 +81,7 @@ def build_table(
     if found is not None:
         return found
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f".{folder.name}.lock")):
+    with _locked(folder, warn):
         found, fault = _there(folder, key)  # by the one who had the lock before
         if found is not None:
             return found
@@ -94,6 +96,21 @@ def build_table(
             shutil.rmtree(aside, ignore_errors=True)
             raise
     return Table.open(folder)
+
+
+@contextmanager
+def _locked(folder: Path, warn: Warn) -> Iterator[None]:
+    """Alone with a folder; the system lets go of the lock of a process that was killed."""
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except Timeout:
+        warn(f"{folder}: another process is building this table; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _there(folder: Path, key: str) -> tuple[Table | None, str]:
@@ -114,17 +131,25 @@ def _write(aside: Path, chunks: Iterator[Pieces], key: str) -> None:
     writer = Writer(aside)
     try:
         for pieces in chunks:
-            writer.add(pieces)
+            with _said_where(aside):
+                writer.add(pieces)
         if not writer.rows:
             raise DataError(_NOTHING)
-        writer.finish(key)
-    except OSError as error:
+        with _said_where(aside):
+            writer.finish(key)
+    finally:
+        writer.close()
+
+
+@contextmanager
+def _said_where(aside: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # a full disk
         raise DataError(
             f"the table cannot be written to {aside.parent} ({error.strerror}); make room, or "
             "choose another folder"
         ) from error
-    finally:
-        writer.close()
 
 
 def _put(aside: Path, folder: Path) -> None:

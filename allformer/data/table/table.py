@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,6 @@ class Table:
 
     def __contains__(self, name: object) -> bool:
         return name in self.columns
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.columns)
 
     def __reduce__(self) -> Any:
         """Sent to another process by its folder: a memory map would be sent byte by byte."""

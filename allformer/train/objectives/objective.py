@@ -15,7 +15,7 @@ section by a class of its own (`Data`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -53,6 +53,8 @@ class Objective(ABC, Generic[E, B]):
     terms: ClassVar[tuple[str, ...]] = ("nll",)
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
+    # What its recipes have unless they say otherwise: {"train": {"smoothing": 0.0}}
+    usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         self.recipe = Recipe() if recipe is None else recipe
@@ -156,6 +158,17 @@ class Objective(ABC, Generic[E, B]):
         self, model: Any, batch: B, *, dtype: torch.dtype | None = None
     ) -> dict[str, Tensor]:
         """Further sums over a batch of validation, reported as `validation_NAME` per label."""
+        return {}
+
+    def appraise(
+        self, model: Any, batch: B, *, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The plain NLL of a batch of validation and its `measures`; one pass may give both."""
+        _, nll = self.loss(model, batch, dtype=dtype)
+        return nll, self.measures(model, batch, dtype=dtype)
+
+    def follows(self, means: Mapping[str, float], examples: E) -> dict[str, float]:
+        """Figures that follow from the means over a whole set: bits per byte from `nll`."""
         return {}
 
     def metrics(
