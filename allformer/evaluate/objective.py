@@ -21,6 +21,8 @@ from allformer.train.validate import validate
 
 RECIPE = "recipe.yaml"
 NAMES = {"test": "test", "val": "validation", "train": "train"}
+# What a data section with files of its own does not have.
+_PLAIN: dict[str, Any] = {"corpus": None, "weights": (), "stream": False, "hold_out": None}
 # What a checkpoint is for, by its shape and the kind of its head.
 _ENCODER = {"class": "classification", "token": "tagging", "span": "answering"}
 TOLD = {
@@ -137,5 +139,5 @@ def _only(own: Any, files: str | tuple[str, ...]) -> Any:
             f"scored; leave --data out"
         )
     one = files[0] if not isinstance(files, str) and len(files) == 1 else files
-    gone = {name: None for name in ("corpus",) if name in known}
-    return replace(own, path=one, validation=one, **gone)
+    plain = {name: x for name, x in _PLAIN.items() if name in known}
+    return replace(own, path=one, validation=one, **plain)

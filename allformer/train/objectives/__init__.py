@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from allformer.errors import ConfigError
-from allformer.train.objectives import causal_lm, seq2seq
+from allformer.train.objectives import causal_lm, classification, seq2seq
 from allformer.train.objectives.objective import OBJECTIVES, Objective, register
 
-__all__ = ["OBJECTIVES", "Objective", "causal_lm", "find_objective", "register", "seq2seq"]
+__all__ = [
+    "OBJECTIVES", "Objective", "causal_lm", "classification", "find_objective", "register",
+    "seq2seq",
+]  # fmt: skip
 
 
 def find_objective(name: str) -> type[Objective[Any, Any]]:
