@@ -23,7 +23,7 @@ from allformer.data.table.encode import Chunk, encoded_chunk
 from allformer.errors import DataError
 
 State = dict[str, Any]  # of numbers and lists: it can be written as JSON
-Placed = tuple[Record, str]
+Placed = tuple[Record, tuple[str, int]]  # a record, and where it stands: "a.csv, line" and 12
 
 
 class Stream:
@@ -92,9 +92,10 @@ class Chunks:
             records, places = [each for each, _ in placed], [place for _, place in placed]
             table = Table.from_pieces([encoded_chunk(self.encode, Chunk(records, places, 0))])
             if not len(table):
+                where, number = places[0]
                 raise DataError(
-                    f"the encoder gave no row for {len(records)} records from {places[0]} on; does "
-                    "a limit of length leave everything out?"
+                    f"the encoder gave no row for {len(records)} records from {where} {number} on; "
+                    "does a limit of length leave everything out?"
                 )
             yield table
 
@@ -208,7 +209,8 @@ class _Cursor:
             record = next(self.open[which], None)
             if record is not None:
                 self.drawn[which] += 1
-                return record, self.passes[which].place
+                reading = self.passes[which]
+                return record, (reading.where, reading.number)
             self.ended[which] = True
             self._again(which)
         raise StopIteration

@@ -4,12 +4,18 @@
 >>> for record in open_records("corpus/*.jsonl.gz", columns={"text": "body"}): ...
 """
 
-from allformer.data.records import conll, csv, hub, parquet, squad, text
-from allformer.data.records import jsonl as jsonl  # after squad: both read .json
+# In this order a .json file is asked what it is: SQuAD's, an array, or lines.
+from allformer.data.records import squad as squad  # isort: skip
+from allformer.data.records import jsonl as jsonl  # isort: skip
+from allformer.data.records import conll as conll
+from allformer.data.records import csv as csv
+from allformer.data.records import hub as hub
+from allformer.data.records import parquet as parquet
+from allformer.data.records import text as text
 from allformer.data.records.format import FORMATS, Record
 from allformer.data.records.held_out import hold_out
 from allformer.data.records.open import Splits, open_records, open_splits
-from allformer.data.records.records import Pass, Records, Source, spot
+from allformer.data.records.records import Pass, Records, Source
 
 __all__ = [
     "FORMATS",
@@ -18,15 +24,7 @@ __all__ = [
     "Records",
     "Source",
     "Splits",
-    "conll",
-    "csv",
     "hold_out",
-    "hub",
-    "jsonl",
     "open_records",
     "open_splits",
-    "parquet",
-    "spot",
-    "squad",
-    "text",
-]  # fmt: skip
+]

@@ -123,15 +123,14 @@ class Pass:
     def __init__(self, records: Records, source: int = 0, record: int = 0) -> None:
         self.records = records
         self.source, self.record = source, record  # where the next record comes from
-        self.number = 0  # of the last record, as its format counts
+        self.where, self.number = "", 0  # the last record: "a.csv, line" and 12
         self._behind = sum(each.size for each in records.sources[:source])
         self._reading = Reading(records.options)
 
     @property
     def place(self) -> str:
         """Where the last record stands: "a.csv, line 12"."""
-        source = self.records.sources[min(self.source, len(self.records.sources) - 1)]
-        return spot(source, self.number)
+        return f"{self.where} {self.number}"
 
     @property
     def done(self) -> int:
@@ -159,11 +158,12 @@ class Pass:
 
     def _records_of(self, source: Source, skipped: Skipped) -> Iterator[Record]:
         records, start = self.records, self.record
+        self.where = f"{source.path}, {source.kind.counts}"
         for index, (number, item) in enumerate(source.kind.read(source.path, self._reading)):
             if index < start:
                 continue
             self.number, self.record = number, index + 1
-            found = item if isinstance(item, DataError) else self._renamed(item, source)
+            found = item if isinstance(item, DataError) else self._renamed(item)
             if isinstance(found, DataError):
                 if not records.skip_bad:
                     raise found
@@ -172,7 +172,7 @@ class Pass:
             elif records.half is None or records.half.has(found):
                 yield found
 
-    def _renamed(self, record: Record, source: Source) -> Record | DataError:
+    def _renamed(self, record: Record) -> Record | DataError:
         columns = self.records.columns
         if not columns:
             return record
@@ -181,21 +181,16 @@ class Pass:
         except KeyError as error:
             there = ", ".join(map(str, list(record)[:12])) or "nothing"
             return DataError(
-                f"{spot(source, self.number)}: no column {error.args[0]!r}; there is {there}: name "
+                f"{self.place}: no column {error.args[0]!r}; there is {there}: name "
                 "the right ones in columns"
             )
         if None in found.values():
             empty = next(columns[ours] for ours, value in found.items() if value is None)
             return DataError(
-                f"{spot(source, self.number)}: column {empty!r} has no value (null); fill it in, "
+                f"{self.place}: column {empty!r} has no value (null); fill it in, "
                 "or pass over such records with skip_bad"
             )
         return found
-
-
-def spot(source: Source, number: int) -> str:
-    """`spot(source, 12)` → "a.csv, line 12"."""
-    return f"{source.path}, {source.kind.counts} {number}"
 
 
 def _identity(source: Source) -> list[object]:

@@ -233,12 +233,14 @@ def _total(records: Iterable[Record]) -> int:
 def _chunks(records: Iterable[Record], size: int) -> Iterator[Chunk]:
     """Cut a reading into chunks of so many records, or so many characters if that is less."""
     reading = Pass(records) if isinstance(records, Records) else None
-    chunk, places, characters, number = list[Record](), list[str](), 0, 0
+    chunk, places, characters, number = list[Record](), list[tuple[str, int]](), 0, 0
     for record in reading if reading is not None else records:
         number += 1
         chunk.append(record)
-        places.append(f"record {number}" if reading is None else reading.place)
-        characters += sum(len(value) for value in record.values() if isinstance(value, str))
+        places.append((reading.where, reading.number) if reading else ("record", number))
+        for value in record.values():
+            if isinstance(value, str):
+                characters += len(value)
         if len(chunk) >= size or characters >= _CHARACTERS:
             yield Chunk(chunk, places, number if reading is None else reading.done)
             chunk, places, characters = [], [], 0

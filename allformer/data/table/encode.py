@@ -21,10 +21,10 @@ Pieces = dict[str, Piece | None]
 
 
 class Chunk(NamedTuple):
-    """Records, where each stands ("a.csv, line 12"), and how far the reading was after them."""
+    """Records, where each stands ("a.csv, line" and 12), how far the reading was after them."""
 
     records: list[Record]
-    places: list[str]
+    places: list[tuple[str, int]]
     done: int
 
 
@@ -33,11 +33,11 @@ def encoded_chunk(encode: Encode, chunk: Chunk) -> Pieces:
     try:
         columns = encode(chunk.records)
     except AllformerError:
-        for record, place in zip(chunk.records, chunk.places, strict=True):
+        for record, (where, number) in zip(chunk.records, chunk.places, strict=True):
             try:
                 encode([record])
             except AllformerError as error:
-                raise DataError(f"{place}: {error}") from error
+                raise DataError(f"{where} {number}: {error}") from error
         raise
     return {name: piece(name, values) for name, values in columns.items()}
 
