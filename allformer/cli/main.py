@@ -18,6 +18,7 @@ from allformer.cli.entry import run
 from allformer.cli.evaluate import EVALUATE, absolute, evaluate
 from allformer.cli.help import App, Verbs
 from allformer.cli.report import REPORT, report
+from allformer.cli.reproduce import REPRODUCE, reproduce
 from allformer.errors import AllformerError
 from allformer.version import __version__
 
@@ -196,6 +197,7 @@ def info(
 
 app.command(epilog=EVALUATE)(evaluate)
 app.command(epilog=REPORT)(report)
+app.command(epilog=REPRODUCE)(reproduce)
 app.command(epilog=write.TRANSLATE)(write.translate)
 app.command(epilog=write.GENERATE)(write.generate)
 app.command(epilog=write.SUMMARISE)(write.summarise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -40,6 +40,23 @@ def _figure(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.2e}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def entries_table(entries: Iterable[Any]) -> Table:
+    """What can be reproduced: the score that is declared, by whom it is published, and the time."""
+    table = Table(title="allformer reproduce NAME", title_justify="left", show_lines=True)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    table.add_column("score", justify="right")
+    table.add_column("published", overflow="fold")
+    table.add_column("seen here", overflow="fold")
+    table.add_column("time", overflow="fold")
+    for entry in entries:
+        score = entry.score
+        declared = f"{score.figure.replace('_', ' ')}\n{score.expected:g} ± {score.tolerance:g}"
+        seen = entry.seen or "[yellow]not yet[/]"
+        table.add_row(entry.name, entry.about, declared, entry.published, seen, entry.time)
+    return table
 
 
 def samples_table(samples: Sequence[Any]) -> Table:
