@@ -21,20 +21,21 @@ from torch import Tensor
 from allformer.config import ClassHead, Head
 from allformer.core.loss import IGNORE
 from allformer.core.precision import widen
-from allformer.data.records import Record, Records
+from allformer.data.records import Record
 from allformer.data.table import Table
 from allformer.errors import ConfigError
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame
-from allformer.train.objectives.objective import Lengths, Say, register
+from allformer.train.objectives.objective import Say, register
 from allformer.train.predictions import Predictions, calibrated
 from allformer.train.sections.head import PROBLEMS, Classes, HeadRecipe
-from allformer.train.sections.section import Section, one_of
+from allformer.train.sections.section import one_of
 from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.supervised.class_figures import Shown, figures
 from allformer.train.supervised.data import Column, RecordData, read_each, text_in
 from allformer.train.supervised.encode_texts import EncodeTexts, tokenizer_key
-from allformer.train.supervised.labels import found_labels, given_labels, label_text, labels_in
+from allformer.train.supervised.labelled import Labelled, LabelOptions
+from allformer.train.supervised.labels import label_text, labels_in
 from allformer.train.supervised.packed import (
     Texts,
     first_places,
@@ -44,7 +45,6 @@ from allformer.train.supervised.packed import (
     states,
 )
 from allformer.train.supervised.supervised import (
-    Supervised,
     confusion,
     counted,
     judging,
@@ -65,11 +65,10 @@ class ClassData(RecordData):
 
 
 @dataclass(frozen=True)
-class ClassOptions(Section, section="objective"):
-    """`labels` left out are those of the head, else those that the training data has."""
+class ClassOptions(LabelOptions):
+    """What is told of a text: one of the labels, several at once, or a number."""
 
     problem: Annotated[str, one_of(*PROBLEMS)] = "single"
-    labels: tuple[str, ...] = ()
 
 
 class ClassBatch(NamedTuple):
@@ -82,7 +81,7 @@ class ClassBatch(NamedTuple):
 
 
 @register("classification")
-class Classification(Supervised[Table, ClassBatch]):
+class Classification(Labelled[ClassBatch]):
     """`train(make_recipe({"objective": "classification", "data": {"path": "a.csv"}}), "runs/a")`"""
 
     Data, Options = ClassData, ClassOptions
@@ -102,36 +101,17 @@ class Classification(Supervised[Table, ClassBatch]):
             )
         return other if asked == "single" else asked
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """By number; none as long as nothing but the data can say."""
-        return given_labels(self.recipe)
+    def found_labels(self) -> tuple[str, ...]:
+        """Those of the training data; a number has but its name."""
+        return (VALUE,) if self.problem == "regression" else super().found_labels()
 
-    def open(self, corpus: Any = None) -> None:
-        """The records; labels that nobody has named are found in them, and kept in the recipe."""
-        super().open(corpus)
-        if self.labels:
-            return
-        names: tuple[str, ...] = (VALUE,)
-        if self.problem != "regression":
-            names = self._own_labels() or found_labels(self._named(), _where(self.records.train))
-        self.recipe = replace(self.recipe, options=replace(self.recipe.options, labels=names))
-
-    def _own_labels(self) -> tuple[str, ...]:
-        """Of a head that the model comes with and keeps."""
-        tree = self.recipe.model.tree(self.shape, self.longest)
-        given = getattr(self.recipe.model, "head", None) is not None
-        return tree.head.labels if self.fits(tree.head) and not given else ()
-
-    def _named(self) -> Iterable[str]:
+    def all_labels(self) -> Iterable[str]:
         """Every label of the training data, as often as it is there."""
 
         def read(record: Record) -> list[str]:
-            value = record.get("label")
-            several = self.problem == "multi"
-            return list(
-                map(label_text, labels_in(value, self.data.separator) if several else [value])
-            )
+            value, several = record.get("label"), self.problem == "multi"
+            values = labels_in(value, self.data.separator) if several else [value]
+            return list(map(label_text, values))
 
         return chain.from_iterable(read_each(self.records.train, read))
 
@@ -158,10 +138,6 @@ class Classification(Supervised[Table, ClassBatch]):
         say(counted(name, f"{len(table):,} {what}", {cut: int(table["cut"].sum())}))
         return table
 
-    def lengths(self, examples: Table) -> tuple[Lengths, Lengths]:
-        """Of the whole row, special tokens included."""
-        return examples["ids"].lengths, examples["ids"].lengths
-
     # --- model ----------------------------------------------------------------------------------
 
     def fits(self, head: Head | None) -> bool:
@@ -180,8 +156,7 @@ class Classification(Supervised[Table, ClassBatch]):
                 f"model.head.labels has {len(self.labels)} names, but a regression gives one "
                 f"number; name one, or none"
             )
-        head = replace(tree.head, problem=PROBLEMS[self.problem])
-        return replace(tree, head=replace(head, labels=self.labels or head.labels))
+        return replace(tree, head=replace(tree.head, problem=PROBLEMS[self.problem]))
 
     # --- batches and losses -----------------------------------------------------------------------
 
@@ -296,10 +271,6 @@ class Classification(Supervised[Table, ClassBatch]):
             calibrated(sure.tolist(), (given == wanted).tolist()),
             found,
         )
-
-
-def _where(records: Iterable[Record]) -> str:
-    return records.description if isinstance(records, Records) else "the training data"
 
 
 def _entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
