@@ -308,7 +308,8 @@ class Job:
             **extra,
         }
         if self.objective.perplexity:
-            row["validation_perplexity"] = math.exp(min(found["nll"], 700))
+            first = found.get(f"nll_{self.objective.terms[0]}", found["nll"])
+            row["validation_perplexity"] = math.exp(min(first, 700))
         self.metrics.add(**row)
         if self.best is not None and not extra and self.best.see(self.model, self.step, found):
             row["best"] = True

@@ -51,5 +51,8 @@ def validate(
     found = {"nll": sum(means)}
     if len(means) > 1:
         found |= {f"nll_{name}": x for name, x in zip(objective.terms, means, strict=True)}
-    found |= {name: total / max(1, counts[0]) for name, total in sums.items()}
+    terms = objective.terms
+    for name, total in sums.items():
+        own = next((i for i, term in enumerate(terms) if name.startswith(f"{term}_")), 0)
+        found[name] = total / max(1, counts[own])
     return found | objective.follows(found, examples) | figures

@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from allformer.errors import ConfigError
-from allformer.train.objectives import causal_lm, classification, seq2seq, tagging
+from allformer.train.objectives import causal_lm, classification, masked_lm, seq2seq, tagging
 from allformer.train.objectives.objective import OBJECTIVES, Objective, register
 
 __all__ = [
-    "OBJECTIVES", "Objective", "causal_lm", "classification", "find_objective", "register",
-    "seq2seq", "tagging",
-]  # fmt: skip
+    "OBJECTIVES",
+    "Objective",
+    "causal_lm",
+    "classification",
+    "find_objective",
+    "masked_lm",
+    "register",
+    "seq2seq",
+    "tagging",
+]
 
 
 def find_objective(name: str) -> type[Objective[Any, Any]]:

@@ -25,7 +25,7 @@ from allformer.metrics import bits_per_byte
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.continued import continued
-from allformer.train.objectives.documents import DocumentRows, LineBatch, StreamRows
+from allformer.train.objectives.documents import AcrossRows, DocumentRows, LineBatch
 from allformer.train.objectives.objective import Lengths, register
 from allformer.train.objectives.over_texts import OverTexts
 from allformer.train.objectives.words import Marks, appraised, check_length, check_words
@@ -34,7 +34,7 @@ from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.section import Section, one_of
 from allformer.train.sections.vocabulary import Vocabulary
 
-LineRows = StreamRows | DocumentRows
+LineRows = AcrossRows | DocumentRows
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CausalLM(OverTexts[LineRows, LineBatch]):
         """All held-out texts, every token of them said."""
         documents, marks = self.encoded.validation["ids"], self.marks
         rows: LineRows = (
-            StreamRows.whole(documents, self.longest, marks.end)
+            AcrossRows.whole(documents, self.longest, marks.end)
             if self.streams
             else DocumentRows.cut(documents, self.longest, marks)
         )
@@ -92,9 +92,9 @@ class CausalLM(OverTexts[LineRows, LineBatch]):
             return DocumentRows.cut(documents, self.longest, self.marks)
         short = int(documents.lengths.sum()) + len(documents) <= self.longest
         if short and number:  # the last part of a stream
-            return StreamRows.none()
+            return AcrossRows.none()
         seed = (self.recipe.train.seed + number) % 2**63
-        rows = StreamRows.cut(documents, self.longest, self.marks.end, seed=seed, epoch=epoch)
+        rows = AcrossRows.cut(documents, self.longest, self.marks.end, seed=seed, epoch=epoch)
         return rows.rounded(self.rows_of_batch)
 
     # --- model ----------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class CausalLM(OverTexts[LineRows, LineBatch]):
 
     def collate(self, examples: LineRows, index: Array, frame: Frame | None = None) -> LineBatch:
         """What is read, and one place further what is said."""
-        if isinstance(examples, StreamRows):
+        if isinstance(examples, AcrossRows):
             return examples.collate(index)
         return examples.collate(index, frame)
 

@@ -1,6 +1,6 @@
 """Documents as rows that are read and said, each token said once.
 
-Two ways: `StreamRows`, all documents end to end, cut into rows of one length (nanoGPT's), which a
+Two ways: `AcrossRows`, all documents end to end, cut into rows of one length (nanoGPT's), which a
 dense grid holds; `DocumentRows`, each document by itself, in pieces where it is long.
 
 Legend: L length of a row, N tokens of a batch.
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from allformer.core.layout import Grid, Layout
 from allformer.core.loss import IGNORE
-from allformer.data.documents import Stream, cut_documents, cut_stream
+from allformer.data.documents import StreamRows, cut_documents, cut_stream
 from allformer.data.encoded import Lengths, Rows
 from allformer.train.batch import Array, Frame, lay_rows
 from allformer.train.objectives.words import Marks
@@ -33,22 +33,22 @@ class LineBatch(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class StreamRows:
+class AcrossRows:
     """Rows of L + 1 tokens, of which the last begins the next row; perhaps a shorter one behind."""
 
-    stream: Stream | None  # None: not even one row
+    stream: StreamRows | None  # None: not even one row
     count: int  # whole rows
-    rest: Stream | None = None  # one row: what the whole ones leave
+    rest: StreamRows | None = None  # one row: what the whole ones leave
     size: int = 0  # bytes of the text, where they are known
 
     @classmethod
-    def cut(cls, documents: Rows, length: int, end: int, *, seed: int, epoch: int) -> StreamRows:
+    def cut(cls, documents: Rows, length: int, end: int, *, seed: int, epoch: int) -> AcrossRows:
         """For training, from an offset by (seed, epoch) on; the rest waits for another epoch."""
         stream = cut_stream(documents, length + 1, end, seed=seed, epoch=epoch, overlap=1)
         return cls(stream, len(stream))
 
     @classmethod
-    def whole(cls, documents: Rows, length: int, end: int) -> StreamRows:
+    def whole(cls, documents: Rows, length: int, end: int) -> AcrossRows:
         """For validation: all tokens but the very first are said."""
         total = int(documents.lengths.sum()) + len(documents)
         count, rest = divmod(total - 1, length)
@@ -57,11 +57,11 @@ class StreamRows:
         return cls(stream, count, tail)
 
     @classmethod
-    def none(cls) -> StreamRows:
+    def none(cls) -> AcrossRows:
         """Of a part of a stream that is too short for a row."""
         return cls(None, 0)
 
-    def rounded(self, rows: int) -> StreamRows:
+    def rounded(self, rows: int) -> AcrossRows:
         """Only as many as fill batches of so many rows: they all have one size."""
         return replace(self, count=self.count - self.count % min(rows, max(1, self.count)))
 

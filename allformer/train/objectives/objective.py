@@ -50,7 +50,7 @@ class Objective(ABC, Generic[E, B]):
     Options: ClassVar[type[Section]] = NoOptions
     Data: ClassVar[type[Section]] = PathData
     # The losses that are added up, each a mean over its own labels: BERT's words and pairs.
-    terms: ClassVar[tuple[str, ...]] = ("nll",)
+    terms: tuple[str, ...] = ("nll",)
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
     # What its recipes have unless they say otherwise: {"train": {"smoothing": 0.0}}
@@ -157,7 +157,8 @@ class Objective(ABC, Generic[E, B]):
     def measures(
         self, model: Any, batch: B, *, dtype: torch.dtype | None = None
     ) -> dict[str, Tensor]:
-        """Further sums over a batch of validation, reported as `validation_NAME` per label."""
+        """Further sums over a batch of validation, reported as `validation_NAME` per label: of the
+        first term, or of the one that the name begins with (`pair_accuracy` of `pair`)."""
         return {}
 
     def appraise(

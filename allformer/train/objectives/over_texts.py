@@ -25,7 +25,7 @@ class OverTexts(Objective[E, B]):
 
     Data = TextData
     usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"smoothing": 0.0}}
-    sentences: ClassVar[bool] = False  # whether documents come with their `cuts`
+    sentences: bool = False  # whether documents come with their `cuts`
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         super().__init__(recipe)
