@@ -200,7 +200,7 @@ def test_evaluate_of_a_checkpoint_says_in_one_line_what_to_do(allformer, checkpo
     said = allformer("evaluate", checkpoint(name))
     assert said.status == 1
     assert len(said.err) < 400, said.err
-    assert {"gpt2": "translate needs", "marian": "`allformer translate`"}[name] in said.err
+    assert {"gpt2": "give --data", "marian": "`allformer translate`"}[name] in said.err
 
 
 def test_other_data_is_refused_until_it_is_allowed(allformer, corpus, run):

@@ -1,4 +1,4 @@
-"""How good is a run on pairs of text: scores of its translations and their likelihood."""
+"""How good is a translator on pairs of text: scores of its translations and their likelihood."""
 
 from __future__ import annotations
 
