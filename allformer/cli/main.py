@@ -88,6 +88,7 @@ def demo(
 @app.command(
     epilog="Examples: `allformer train recipes/multi30k-en-de.yaml --out runs/m30k`; "
     "`allformer train --data corpus/ --source en --target zh --out runs/mine`; "
+    "`allformer train recipes/multi30k-en-de.yaml --dry-run`; "
     "`allformer train --resume runs/mine`; "
     "`allformer train --resume runs/mine --set train.steps=20000` goes on after its end"
 )
@@ -111,11 +112,16 @@ def train(
     compile: Annotated[
         bool | None, typer.Option(help="torch.compile; default: on a GPU only.")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print sizes, memory, steps and time; train nothing."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="--dry-run as one JSON object.")] = False,
     profile: Annotated[
         int, typer.Option(min=0, help="Look at so many steps with torch's profiler.")
     ] = 0,
 ) -> None:
-    """Train an encoder-decoder on parallel text. Ctrl-C saves; --resume goes on."""
+    """Train what a recipe says: any objective, any model. Ctrl-C saves; --resume goes on."""
     from allformer.train.loop import train as run_training
     from allformer.train.recipe import make_recipe, read_recipe
 
@@ -145,6 +151,16 @@ def train(
         *([f"data.target={target}"] if target else ()),
     ]
     asked = read_recipe(recipe, overrides) if recipe else make_recipe({}, overrides)
+    if dry_run:
+        from allformer.cli.tables import plan_table
+        from allformer.train.dry_run import dry_run as plan
+
+        found = plan(asked, device=device, compile=compile)
+        if as_json:
+            print(json.dumps(found.as_dict()))
+        else:
+            show(plan_table(asked.name, found))
+        return
     run_training(
         asked, out or Path("runs") / asked.name, device=device, compile=compile, profile=profile
     )

@@ -82,6 +82,32 @@ def count_tables(name: str, count: Count, grown: Sequence[Count]) -> list[Table]
     return [parts, cost, growth]
 
 
+def plan_table(name: str, plan: Any) -> Table:
+    """What a training will take."""
+    from allformer.train.progress import clock
+
+    table = Table(title=f"{name}: the plan", title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    table.add_row("parameters", f"{plan.parameters:,}", f"{plan.precision} on {plan.device}")
+    for part, size in plan.memory.items():
+        note = "of one micro-batch" if part == "activations" else ""
+        table.add_row(f"  {part}", _bytes(size), note)
+    table.add_row("  together", _bytes(sum(plan.memory.values())), "")
+    table.add_row("examples", f"{plan.examples:,}", "")
+    table.add_row("tokens a step", f"{plan.tokens_per_step:,.0f}", "labels that count")
+    table.add_row("steps an epoch", f"{plan.steps_per_epoch:,.1f}", "")
+    epochs = plan.steps / max(plan.steps_per_epoch, 1e-9)
+    table.add_row("steps", f"{plan.steps:,}", f"{epochs:,.2f} epochs")
+    table.add_row("a step takes", f"{1000 * plan.seconds_per_step:,.1f} ms", "the first few, timed")
+    speed = f"{plan.tokens_per_second:,.0f} tokens/s"
+    table.add_row(
+        "expected time", clock(plan.seconds), f"{speed}; validation and saving come on top"
+    )
+    return table
+
+
 def _bytes(number: int) -> str:
     size, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):

@@ -32,6 +32,20 @@ class Rows:
     def __getitem__(self, i: int) -> Ids:
         return self.ids[self.starts[i] : self.starts[i] + self.lengths[i]]
 
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def take(self, index: npt.ArrayLike) -> Rows:
+        """Some rows in some order, over the same ids: `rows.take([5, 0, 5])`."""
+        chosen = np.asarray(index)
+        return Rows(self.ids, self.lengths[chosen], self.starts[chosen])
+
+    def flat(self) -> Ids:
+        """The ids of all rows end to end, read at once: `rows.take(batch).flat()`."""
+        shift = self.starts - (np.cumsum(self.lengths) - self.lengths)
+        total = int(self.lengths.sum())
+        return np.asarray(self.ids[np.arange(total) + np.repeat(shift, self.lengths)])
+
     @classmethod
     def from_lists(cls, rows: Iterable[list[int]]) -> Rows:
         """`Rows.from_lists(tokenizer.encode_batch(lines))`."""

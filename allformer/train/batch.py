@@ -110,7 +110,7 @@ def pack_rows(rows: Rows, index: Array, end: int, frame: Frame | None = None) ->
     lengths = rows.lengths[index].astype(np.int64) + 1  # and the end
     real = int(lengths.sum())
     if frame is not None:
-        lengths = np.concatenate([lengths, _filler(lengths, real, frame)])
+        lengths = np.concatenate([lengths, filler(lengths, real, frame)])
     width = int(lengths.max()) if frame is None else frame.width
     starts = np.concatenate([[0], lengths.cumsum()])
     row = np.repeat(np.arange(len(lengths)), lengths)  # N
@@ -122,7 +122,7 @@ def pack_rows(rows: Rows, index: Array, end: int, frame: Frame | None = None) ->
     return Side(ids, (keep, row * width + place, starts.astype(np.int32), place), real)
 
 
-def _filler(lengths: Array, real: int, frame: Frame) -> Array:
+def filler(lengths: Array, real: int, frame: Frame) -> Array:
     """The lengths of the rows of padding that fill a frame."""
     if real > frame.tokens or len(lengths) > frame.sentences or lengths.max() > frame.width:
         raise TrainingError(

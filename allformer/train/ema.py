@@ -47,6 +47,12 @@ class Ema:
         torch._foreach_lerp_(list(self.average.values()), weights, 1 - self.now)
         self.updates += 1
 
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Leave the average in the model, for good."""
+        weights = [p.detach() for p in self.parameters.values()]
+        torch._foreach_copy_(weights, list(self.average.values()))
+
     @contextmanager
     def swapped(self) -> Iterator[None]:
         """The average stands in the model's tensors meanwhile; then its weights, bit for bit."""

@@ -19,7 +19,6 @@ import torch
 from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.save import write_json
-from allformer.checkpoint.transfer import own_state
 from allformer.checkpoint.weights import average, put_weights
 from allformer.config import to_dict
 from allformer.core.model import build
@@ -107,19 +106,25 @@ def train(
     assert recipe is not None
     check_directory(run, "--resume" if resume else "--out")
     check_boards(recipe.log)
-    objective = find_objective(recipe.objective)(recipe)
-    if not resume:
-        objective.config(expected(objective))
     with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
-        objective.open(corpus)
+        objective = open_objective(recipe, corpus, check=not resume)
         run.mkdir(parents=True, exist_ok=True)
         with only_one(run):
-            job = _Job(objective, run, place, resume, allow_changed_data, compile, profile)
+            job = Job(objective, run, place, resume, allow_changed_data, compile, profile)
             with threads(job.threads, place) as said:
                 return job.go(said)
 
 
-class _Job:
+def open_objective(recipe: Recipe, corpus: Any = None, *, check: bool = True) -> Any:
+    """The recipe's objective with its data open; with `check`, its model was tried first."""
+    objective = find_objective(recipe.objective)(recipe)
+    if check:
+        objective.config(expected(objective))
+    objective.open(corpus)
+    return objective
+
+
+class Job:
     """One training run while it runs."""
 
     def __init__(
@@ -218,7 +223,7 @@ class _Job:
         )
         if about_threads:
             self.say(about_threads)
-        source = prefetch(self._batches())
+        source = prefetch(self.batches())
         progress = Progress(self.steps, self.step)
         self.watch.say = progress.say
         self.clock = Clock(self.seconds)
@@ -248,7 +253,8 @@ class _Job:
             self.watch.close()
             self.metrics.close()
 
-    def _batches(self) -> Iterator[tuple[Any, Place]]:
+    def batches(self) -> Iterator[tuple[Any, Place]]:
+        """Micro-batches from where the run is, each with the place after it."""
         items = micro_batches(self.objective, self.recipe.train, self.frame, self.place)
         if self.device.type != "cuda":
             return items
@@ -377,15 +383,11 @@ class _Job:
                 put_weights(self.model, found, "the best")
                 return 1, self.best.told
         if self.stepper.ema is not None:
-            put_weights(self.model, self._moving(), "the moving average")
+            self.stepper.ema.settle()
             return 1, f"moving average of {self.stepper.ema.decay:g}"
         last = self._good_checkpoints()[-self.recipe.train.average :]
         put_weights(self.model, average([c / "model.safetensors" for c in last]), "the mean")
         return len(last), f"mean of {len(last)} checkpoints"
-
-    def _moving(self) -> dict[str, Any]:
-        with self._averaged():
-            return {name: x.detach().clone() for name, x in own_state(self.model).items()}
 
     def _keep_predictions(self) -> None:
         found = self.objective.predictions(self.model, self.objective.validation)
