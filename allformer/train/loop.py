@@ -319,14 +319,10 @@ class Job:
             **extra,
         }
         if self.objective.perplexity:
-<<<<<<< HEAD
-            row["validation_perplexity"] = math.exp(min(found["nll"], 700))
-        # Before the row: a run that ends between the two looks again, one after them does not.
-        best = self.best is not None and not extra and self.best.see(self.model, self.step, found)
-=======
             first = found.get(f"nll_{self.objective.terms[0]}", found["nll"])
             row["validation_perplexity"] = math.exp(min(first, 700))
->>>>>>> part/lm
+        # Before the row: a run that ends between the two looks again, one after them does not.
+        best = self.best is not None and not extra and self.best.see(self.model, self.step, found)
         self.metrics.add(**row)
         return {**row, "best": True} if best else row
 
