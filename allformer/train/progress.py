@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -97,6 +97,8 @@ class Progress:
         now = time.monotonic()
         news = "  ".join(f"{name} {value}" for name, value in figures.items())
         if self._bar is not None:
+            width = self._bar.console.width
+            news = fitting(figures, width - _REST - 2 * len(str(self.total)) - _bar_width(width))
             self._bar.update(self._task, completed=step, news=news)
         elif now - self.last >= self.plain_every or step == self.total:
             self.last = now
@@ -122,6 +124,24 @@ class Progress:
             self._bar.stop()
 
 
+_REST = 8 + 7 + 8 + 5 + 7  # what, elapsed, left, and the spaces between
+
+
+def fitting(figures: Mapping[str, str], room: int) -> str:
+    """As many of the figures as there is room for, the first ones first."""
+    news = ""
+    for name, value in figures.items():
+        more = f"{news}  {name} {value}".lstrip()
+        if len(more) > room:
+            break
+        news = more
+    return news
+
+
+def _bar_width(width: int) -> int:
+    return 24 if width >= 130 else 8
+
+
 def _rich_bar() -> Any:
     from rich.console import Console
     from rich.progress import (
@@ -133,13 +153,14 @@ def _rich_bar() -> Any:
     )
     from rich.progress import Progress as Bar
 
+    console = Console(stderr=True)
     return Bar(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=_bar_width(console.width)),
         MofNCompleteColumn(),
         TextColumn("{task.fields[news]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
     )
