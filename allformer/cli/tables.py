@@ -43,19 +43,21 @@ def _figure(value: Any) -> str:
 
 
 def entries_table(entries: Iterable[Any]) -> Table:
-    """What can be reproduced: the score that is declared, by whom it is published, and the time."""
-    table = Table(title="allformer reproduce NAME", title_justify="left", show_lines=True)
-    table.add_column("name", no_wrap=True)
-    table.add_column("what", overflow="fold")
-    table.add_column("score", justify="right")
-    table.add_column("published", overflow="fold")
-    table.add_column("seen here", overflow="fold")
-    table.add_column("time", overflow="fold")
+    """What can be reproduced: a line of figures each, and what it is below."""
+    table = Table(
+        title="allformer reproduce NAME", title_justify="left", show_lines=False, pad_edge=False
+    )
+    table.add_column("name and score", no_wrap=True)
+    table.add_column("what, published, seen here, time", overflow="fold")
     for entry in entries:
         score = entry.score
-        declared = f"{score.figure.replace('_', ' ')}\n{score.expected:g} ± {score.tolerance:g}"
-        seen = entry.seen or "[yellow]not yet[/]"
-        table.add_row(entry.name, entry.about, declared, entry.published, seen, entry.time)
+        figure = f"{score.figure} {score.expected:g} ± {score.tolerance:g}"
+        seen = entry.seen or "not yet"
+        about = (
+            f"{entry.about}\n[dim]published: {entry.published}\nseen: {seen}; time: {entry.time}[/]"
+        )
+        table.add_row(f"[bold]{entry.name}[/]\n{figure}", about)
+        table.add_section()
     return table
 
 
