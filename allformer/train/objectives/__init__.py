@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from allformer.errors import ConfigError
-from allformer.train.objectives import causal_lm, masked_lm, seq2seq
+from allformer.train.objectives import (
+    causal_lm,
+    denoising,
+    masked_lm,
+    seq2seq,
+    span_corruption,
+)
 from allformer.train.objectives.objective import OBJECTIVES, Objective, register
 
 __all__ = [
-    "OBJECTIVES",
-    "Objective",
-    "causal_lm",
-    "find_objective",
-    "masked_lm",
-    "register",
-    "seq2seq",
-]
+    "OBJECTIVES", "Objective", "causal_lm", "denoising", "find_objective", "masked_lm", "register",
+    "seq2seq", "span_corruption",
+]  # fmt: skip
 
 
 def find_objective(name: str) -> type[Objective[Any, Any]]:
