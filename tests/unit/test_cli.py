@@ -231,8 +231,8 @@ def test_every_recipe_is_complete_and_builds(recipe):
     asked = read_recipe(recipe)
     assert asked.name == recipe.stem
     if not isinstance(asked.model, CheckpointModel):
-        shape = find_objective(asked.objective).shape
-        build(asked.model.fitted(shape, 64, Vocabulary(asked.tokenizer.room)), device="meta")
+        objective = find_objective(asked.objective)(asked)
+        build(objective.config(Vocabulary(asked.tokenizer.room)), device="meta")
     import yaml
 
     assert make_recipe(yaml.safe_load(asked.to_yaml())) == asked
