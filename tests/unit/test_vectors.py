@@ -158,9 +158,7 @@ def test_scores_are_of_a_validation_file_and_are_numbers(tmp_path):
     objective = find_objective("vectors")(
         tiny("vectors", data={"path": str(path), "score": "score"})
     )
-    with pytest.raises(
-        ConfigError, match=r"data\.score='score' is a column of the validation file"
-    ):
+    with pytest.raises(ConfigError, match=r"data\.score=.* is a column of the validation file"):
         objective.open()
     other = tmp_path / "v.csv"
     other.write_text("text_a,text_b,score\na,b,3.5\na,c,near\n")
