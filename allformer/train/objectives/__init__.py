@@ -5,27 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from allformer.errors import ConfigError
-from allformer.train.objectives import (
-    answering,
-    causal_lm,
-    classification,
-    masked_lm,
-    seq2seq,
-    tagging,
-)
+from allformer.train.objectives import 
 from allformer.train.objectives.objective import OBJECTIVES, Objective, register
 
 __all__ = [
     "OBJECTIVES",
     "Objective",
-    "answering",
-    "causal_lm",
-    "classification",
     "find_objective",
-    "masked_lm",
     "register",
-    "seq2seq",
-    "tagging",
 ]
 
 
