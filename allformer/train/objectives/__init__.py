@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from allformer.errors import ConfigError
-from allformer.train.objectives import 
+from allformer.train.objectives import answering, classification, seq2seq, tagging, vectors
 from allformer.train.objectives.objective import OBJECTIVES, Objective, register
 
 __all__ = [
     "OBJECTIVES",
     "Objective",
+    "answering",
+    "classification",
     "find_objective",
     "register",
+    "seq2seq",
+    "tagging",
+    "vectors",
 ]
 
 
