@@ -5,17 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from allformer.errors import ConfigError
-from allformer.train.objectives import answering, classification, seq2seq, tagging, vectors
+from allformer.train.objectives import (
+    answering,
+    causal_lm,
+    classification,
+    denoising,
+    masked_lm,
+    seq2seq,
+    span_corruption,
+    tagging,
+    vectors,
+)
 from allformer.train.objectives.objective import OBJECTIVES, Objective, register
 
 __all__ = [
     "OBJECTIVES",
     "Objective",
     "answering",
+    "causal_lm",
     "classification",
+    "denoising",
     "find_objective",
+    "masked_lm",
     "register",
     "seq2seq",
+    "span_corruption",
     "tagging",
     "vectors",
 ]
