@@ -17,8 +17,10 @@ EVALUATE = (
     "`allformer evaluate openai-community/gpt2 --data wikitext/test.txt --stride 512`; "
     "`allformer evaluate runs/sst2 --data reviews.tsv`"
 )
-TRANSLATION = {"beams": "--beams", "length_penalty": "--length-penalty", "lowercase": "--lowercase",
-               "output": "--output"}  # fmt: skip
+TRANSLATION = {
+    "source": "--source", "target": "--target", "beams": "--beams",
+    "length_penalty": "--length-penalty", "lowercase": "--lowercase", "output": "--output",
+}  # fmt: skip
 WINDOW = {"length": "--length", "stride": "--stride", "column": "--column"}
 
 
@@ -40,6 +42,10 @@ def evaluate(
     column: Annotated[
         str | None, typer.Option(help="Of texts in records: their column; default: text.")
     ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Of pairs: the source language; default: the run's.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Of pairs: the target language.")] = None,
     beams: Annotated[int | None, typer.Option(help="1 is greedy; default: the recipe's.")] = None,
     length_penalty: Annotated[
         float | None, typer.Option(help="Score = log p / length^penalty; default: the recipe's.")
@@ -68,7 +74,8 @@ def evaluate(
     pipeline = open_model(model, device, dtype)
     recipe = recipe_of(pipeline.directory)
     name = objective or (told_objective(pipeline) if recipe is None else recipe.objective)
-    asked = given(beams=beams, length_penalty=length_penalty, output=output)
+    asked = given(source=source, target=target, beams=beams, length_penalty=length_penalty)
+    asked |= given(output=output)
     asked |= {"lowercase": True} if lowercase else {}
     window = given(length=length, stride=stride, column=column)
     path = None if data is None else absolute(data)
@@ -96,21 +103,27 @@ def _translations(
     asked: dict[str, Any],
     changes: list[str] | None,
 ) -> dict[str, Any]:
-    from allformer.evaluate import check_run, evaluate_run
+    from allformer.evaluate import check_run, evaluate_run, evaluate_translator
     from allformer.train.corpora import open_split
     from allformer.train.outputs import told
     from allformer.train.recipe import Recipe
 
-    check_run(pipeline)
+    own = "is" in pipeline.raw
+    if own or data is None:
+        check_run(pipeline)
     recipe = _changed(Recipe() if recipe is None else recipe, changes)
-    of = recipe.data if data is None else replace(recipe.data, path=data)
+    languages = {name: asked.pop(name) for name in ("source", "target") if name in asked}
+    of = replace(recipe.data, **languages, **({} if data is None else {"path": data}))
     pairs = open_split(of, split, new=data is not None)
     output, lowercase = asked.pop("output", None), asked.pop("lowercase", False)
     if "beams" in asked:
         asked["num_beams"] = asked.pop("beams")
-    scores, outputs = evaluate_run(
-        pipeline, pairs, recipe.data.target, lowercase=lowercase, **asked
-    )
+    if own:
+        scores, outputs = evaluate_run(pipeline, pairs, of.target, lowercase=lowercase, **asked)
+    else:
+        scores, outputs = evaluate_translator(
+            pipeline, pairs, of.source, of.target, lowercase=lowercase, **asked
+        )
     if output is not None:
         with told(output, "give another --output"):
             output.write_text("".join(line + "\n" for line in outputs), encoding="utf-8")

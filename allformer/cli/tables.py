@@ -20,9 +20,10 @@ def scores_table(scores: Mapping[str, Any]) -> Table:
     table.add_row("exact match", f"{scores['exact_match']:.2f} %", "")
     table.add_row("BLEU", f"{scores['bleu']:.2f}", scores["bleu_signature"])
     table.add_row("chrF", f"{scores['chrf']:.2f}", scores["chrf_signature"])
-    perplexity = scores["perplexity"]
-    shown = f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.2e}"
-    table.add_row("perplexity", shown, "per token")
+    if "perplexity" in scores:
+        perplexity = scores["perplexity"]
+        shown = f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.2e}"
+        table.add_row("perplexity", shown, "per token")
     return table
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from allformer.data.encoded import EncodedPairs, chunks
-from allformer.errors import TaskError
+from allformer.errors import ConfigError, TaskError
 from allformer.generate.evaluate import score_translations
+from allformer.tasks.languages import way
 from allformer.tasks.pipeline import Pipeline
 from allformer.tasks.texts import translate
 from allformer.tasks.verbs import need
@@ -38,15 +39,50 @@ def evaluate_run(
     """
     check_run(pipeline)
     pairs = list(pairs)
+    scores, outputs = _translated(pipeline, pairs, language, lowercase, options)
+    encoded = EncodedPairs.from_pairs(pairs, pipeline.tokenizer)
+    nll = validate(Seq2Seq(), pipeline.model, encoded)["nll"]
+    return {**scores, "perplexity": math.exp(min(nll, 700.0))}, outputs
+
+
+def evaluate_translator(
+    pipeline: Pipeline,
+    pairs: Iterable[tuple[str, str]],
+    source: str,
+    target: str,
+    *,
+    lowercase: bool = False,
+    **options: Any,
+) -> tuple[dict[str, Any], list[str]]:
+    """The same of any checkpoint that translates, but for perplexity: `(marian, pairs, "en", "de")`
+
+    One of many languages is told which; one that translates one way is not.
+    """
+    need(pipeline, "translate")
+    try:
+        way(pipeline, source, target)
+        told = {"source": source, "target": target}
+    except ConfigError:
+        way(pipeline, None, None)
+        told = {}
+    return _translated(pipeline, list(pairs), target, lowercase, {**told, **options})
+
+
+def _translated(
+    pipeline: Pipeline,
+    pairs: list[tuple[str, str]],
+    language: str,
+    lowercase: bool,
+    options: dict[str, Any],
+) -> tuple[dict[str, Any], list[str]]:
     outputs: list[str] = []
     for chunk in chunks(pairs, _CHUNK):
         outputs += translate(pipeline, [source for source, _ in chunk], truncate=True, **options)
     references = [target for _, target in pairs]
     scores = score_translations(outputs, references, language, lowercase=lowercase)
-    encoded = EncodedPairs.from_pairs(pairs, pipeline.tokenizer)
-    nll = validate(Seq2Seq(), pipeline.model, encoded)["nll"]
-    beams = settings(pipeline, options=options).num_beams or 1
-    return {**scores, "perplexity": math.exp(min(nll, 700.0)), "beams": beams}, outputs
+    search = {name: x for name, x in options.items() if name not in ("source", "target")}
+    beams = settings(pipeline, options=search).num_beams or 1
+    return {**scores, "beams": beams}, outputs
 
 
 def check_run(pipeline: Pipeline) -> None:
@@ -54,7 +90,6 @@ def check_run(pipeline: Pipeline) -> None:
     need(pipeline, "translate")
     if "is" not in pipeline.raw:
         raise TaskError(
-            f"evaluate scores runs of `allformer train`, but {pipeline.directory} is a "
-            f"{pipeline.architecture}; translate with it (`allformer translate`), and score what "
-            f"it says with sacrebleu"
+            f"{pipeline.directory} is a {pipeline.architecture} without data of its own; give "
+            f"--data with --source and --target to score it, or `allformer translate` a text"
         )

@@ -9,6 +9,7 @@ import pytest
 
 from allformer.cli.entry import run as command
 from allformer.cli.main import app
+from allformer.generate.evaluate import score_translations
 from allformer.tasks.classify import classify
 from allformer.tasks.pipeline import open_pipeline
 from allformer.train.loop import train
@@ -17,6 +18,11 @@ from tests.tiny import LINES, checkpoint  # noqa: F401  (a fixture)
 
 TEXT = "the quick brown fox jumps over the lazy dog\n" * 30
 LABELS = ("NO", "MAYBE", "YES")
+SQUAD = json.dumps(
+    {"data": [{"title": "", "paragraphs": [{"context": LINES[2], "qas": [
+        {"id": "1", "question": "Who wrote Faust?",
+         "answers": [{"text": "Goethe", "answer_start": 0}]}]}]}]}
+)  # fmt: skip
 SIZES = {
     "tokenizer": {"kind": "characters", "vocab": 80},
     "model": {"dim": 16, "heads": 2, "feed": 32, "layers": 1},
@@ -135,6 +141,49 @@ def test_a_plain_classifier_has_the_accuracy_of_what_it_answers(
     right = sum(a.label == label for a, (_, label) in zip(answers, rows, strict=True))
     assert found["accuracy"] == pytest.approx(right / len(rows))
     assert found["objective"] == "classification"
+
+
+@pytest.mark.parametrize(("name", "more"), [("marian", []), ("t5-", ["--beams", "2"])])
+def test_a_plain_translator_has_the_scores_of_what_it_writes(
+    evaluate,
+    tmp_path,
+    checkpoint,  # noqa: F811
+    name,
+    more,
+):
+    for language in ("en", "de"):
+        (tmp_path / f"set.{language}").write_text("\n".join(LINES[:3]) + "\n")
+    pair = f"{tmp_path / 'set.en'},{tmp_path / 'set.de'}"
+    out = tmp_path / "out.txt"
+    found = evaluate(checkpoint(name), "--data", pair, "--source", "en", "--target", "de",
+                     "--output", out, *more)  # fmt: skip
+    wanted = score_translations(out.read_text().splitlines(), LINES[:3], "de")
+    assert found["bleu"] == wanted["bleu"]
+    assert found["chrf"] == wanted["chrf"] > 0
+    assert "perplexity" not in found
+    assert found["beams"] == 2 or not more
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text", "figure"),
+    [
+        ("bert-ner", "a.conll", "Angela\tB-PER\nlives\tO\nin\tO\nBerlin\tB-LOC\n\n", "f1"),
+        ("bert-qa", "a.json", SQUAD, "em"),
+    ],
+)
+def test_taggers_and_finders_of_answers_are_known_by_their_heads(
+    evaluate,
+    tmp_path,
+    checkpoint,  # noqa: F811
+    name,
+    file,
+    text,
+    figure,
+):
+    (tmp_path / file).write_text(text)
+    found = evaluate(checkpoint(name), "--data", tmp_path / file)
+    assert 0 <= found[figure] <= 100
+    assert found["examples"] >= 1
 
 
 @pytest.mark.parametrize(
