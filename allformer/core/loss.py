@@ -120,7 +120,9 @@ def linear_cross_entropy(
     fused = _fused(hidden, weight)
     rows = chunk or _rows(hidden.shape[0], weight.shape[0], _FUSED_CHUNK if fused else _CHUNK)
     way: Any = _FusedCrossEntropy if fused else _LinearCrossEntropy
-    loss, nll = way.apply(hidden, weight, bias, targets, smoothing, z, rows, torch.is_grad_enabled())
+    loss, nll = way.apply(
+        hidden, weight, bias, targets, smoothing, z, rows, torch.is_grad_enabled()
+    )
     return loss, nll
 
 

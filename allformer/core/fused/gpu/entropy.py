@@ -13,15 +13,16 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK, _WARPS = 8192, 16
+_ALIGNED = 64
 
 
 @triton.jit
 def _kernel(
-    logits, targets, loss, nll, V, smoothing, z,
+    logits, targets, loss, nll, V, step, smoothing, z,
     GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    logits += row * V
+    logits += row * step
     target = tl.load(targets + row)
     place = tl.arange(0, BLOCK)
     if target < 0:  # no target here
@@ -70,7 +71,7 @@ def entropy_(
     block = min(_BLOCK, triton.next_power_of_2(vocab))
     warps = max(1, min(_WARPS, block // 512))
     _kernel[(rows,)](
-        logits, targets, loss, nll, vocab, smoothing, z,
+        logits, targets, loss, nll, vocab, logits.stride(0), smoothing, z,
         GRADIENT=gradient, BLOCK=block, num_warps=warps,
     )  # fmt: skip
     return loss, nll
@@ -85,9 +86,15 @@ def linear_entropy(
     loss, nll, d_hidden, d_weight, d_bias = _results(hidden, weight, wants)
     loss.zero_()
     nll.zero_()
+    vocab = weight.shape[0]
+    # Rows begin where the chip loads fast, whatever the vocabulary (50,257 is odd).
+    room = hidden.new_empty(min(rows, hidden.shape[0]), -(-vocab // _ALIGNED) * _ALIGNED)
     for start in range(0, hidden.shape[0], rows):
         h, t = hidden[start : start + rows], targets[start : start + rows]
-        logits = torch.mm(h, weight.t()) if bias is None else torch.addmm(bias, h, weight.t())
+        logits = room[: h.shape[0], :vocab]
+        torch.mm(h, weight.t(), out=logits)
+        if bias is not None:
+            logits += bias
         part, part_nll = entropy_(logits, t, smoothing, z, any(wants))
         loss += part.sum()
         nll += part_nll.sum()

@@ -149,7 +149,9 @@ def _backward(
                 seed, scale, CAUSAL, SITE, THRESHOLD, GROW, WIDTH,
             )  # fmt: skip
             ds = ds.to(tile_q.dtype)
-            _save(dv, begin_k, place, m, step_k, tl.dot(tl.trans(thin.to(tile_q.dtype)), tile_do), D)
+            _save(
+                dv, begin_k, place, m, step_k, tl.dot(tl.trans(thin.to(tile_q.dtype)), tile_do), D
+            )
             _save(dq, begin, place, n, step_q, tl.dot(ds, tile_k), D)
             _save(dk, begin_k, place, m, step_k, tl.dot(tl.trans(ds), tile_q), D)
     else:
