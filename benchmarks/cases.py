@@ -120,13 +120,21 @@ def full_rows(rows: int, width: int, vocab: int, count: int) -> list[Words]:
     return batches
 
 
+def load_nano_gpt(path: str) -> Any:
+    """The module of a file that is not ours to keep."""
+    spec = importlib.util.spec_from_file_location("nanogpt", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def nano_gpt(path: str) -> Callable[[], Step]:
     """nanoGPT's model file, driven as its train.py does."""
 
     def make() -> Step:
-        spec = importlib.util.spec_from_file_location("nanogpt", path)
-        module: Any = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = load_nano_gpt(path)
         sizes = {"n_layer": 12, "n_head": 12, "n_embd": 768, "vocab_size": 50_304}
         config = module.GPTConfig(block_size=1024, dropout=0.0, bias=True, **sizes)
         torch.manual_seed(0)
