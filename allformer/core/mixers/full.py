@@ -63,7 +63,7 @@ class Full(Mixer):
         query = scene.query
         if self.reach is None or scene.relation.adds or scene.cached or scene.key is not query:
             return 0, 0
-        if listening():
+        if listening_exactly():
             return 0, 0
         left, right = self.reach
         reach = left + 1 + (0 if scene.causal else right)
