@@ -24,7 +24,9 @@ NAMES = {"test": "test", "val": "validation", "train": "train"}
 # What a data section with files of its own does not have.
 _PLAIN: dict[str, Any] = {"corpus": None, "weights": (), "stream": False, "hold_out": None}
 # What a checkpoint is for, by its shape and the kind of its head.
-_ENCODER = {"class": "classification", "token": "tagging", "span": "answering"}
+_ENCODER = {
+    "class": "classification", "token": "tagging", "span": "answering", "bare": "vectors",
+}  # fmt: skip
 TOLD = {
     config.DecoderOnly: {**_ENCODER, "words": "causal-lm"},
     config.EncoderOnly: {**_ENCODER, "words": "masked-lm", "pretrain": "masked-lm"},
