@@ -85,7 +85,7 @@ def _nll(pipeline: Pipeline, pairs: list[tuple[str, str]], recipe: Recipe | None
     if objective.trained:
         encoded = EncodedPairs.from_pairs(pairs, pipeline.tokenizer)
         return validate(Seq2Seq(), pipeline.model, encoded)["nll"]
-    whole = replace(objective.recipe.data, max_length=_LONGEST)
+    whole = replace(objective.recipe.data, max_length=_LONGEST, prefix="")  # it is in the pairs
     budget = replace(objective.recipe.train, batch_tokens=_LONGEST)
     objective = Seq2Seq(replace(objective.recipe, data=whole, train=budget))
     objective.open(Corpus(pairs[:1], pairs))

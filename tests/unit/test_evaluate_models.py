@@ -164,17 +164,19 @@ def test_a_plain_translator_has_the_scores_of_what_it_writes(
     assert found["beams"] == 2 or not more
 
 
-@pytest.mark.parametrize("name", ["marian", "mbart-50"])
+@pytest.mark.parametrize(("name", "prefix"), [("t5-plain", "translate: "), ("mbart-50", "")])
 def test_a_tuned_translator_has_the_perplexity_of_its_training(
     evaluate,
     tmp_path,
     checkpoint,  # noqa: F811
     name,
+    prefix,
 ):
     (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES))
     data = {"path": str(tmp_path / "pairs.tsv"), "source": "en", "target": "de", "hold_out": 2}
     model = {"checkpoint": str(checkpoint(name))}
-    asked = {"data": {**data, "max_length": 60}, "model": model, "decode": {"beams": 1}}
+    data |= {"max_length": 60, "prefix": prefix}
+    asked = {"data": data, "model": model, "decode": {"beams": 1}}
     asked |= {name: SIZES[name] for name in ("train", "log")}
     result = train(make_recipe(asked), tmp_path / "run", device="cpu")
     found = evaluate(tmp_path / "run", "--split", "val")
