@@ -46,17 +46,15 @@ def _figure(value: Any) -> str:
 def entries_table(entries: Iterable[Any]) -> Table:
     """What can be reproduced: the score that is declared, by whom it is published, and the time."""
     table = Table(title="allformer reproduce NAME", title_justify="left", show_lines=True)
-    table.add_column("name", no_wrap=True)
+    table.add_column("name, declared score", no_wrap=True)
     table.add_column("what", overflow="fold")
-    table.add_column("score", justify="right")
-    table.add_column("published", overflow="fold")
-    table.add_column("seen here", overflow="fold")
-    table.add_column("time", overflow="fold")
     for entry in entries:
         score = entry.score
-        declared = f"{score.figure.replace('_', ' ')}\n{score.expected:g} ± {score.tolerance:g}"
+        declared = f"{score.figure.replace('_', ' ')} {score.expected:g} ± {score.tolerance:g}"
         seen = entry.seen or "[yellow]not yet[/]"
-        table.add_row(entry.name, entry.about, declared, entry.published, seen, entry.time)
+        facts = {"published": entry.published, "seen here": seen, "time": entry.time}
+        lines = [entry.about, *(f"[dim]{what}:[/] {said}" for what, said in facts.items())]
+        table.add_row(f"[bold]{entry.name}[/]\n{declared}", "\n".join(lines))
     return table
 
 
