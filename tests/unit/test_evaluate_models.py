@@ -99,6 +99,8 @@ def test_a_text_is_read_through_a_window_by_runs_and_plain_decoders(
     found = evaluate(home / "run", "--data", file, "--stride", 4)
     assert (found["length"], found["stride"]) == (16, 4)
     assert found["tokens"] == found["bytes"] == 199  # the first character is not foretold
+    folder = evaluate(home / "run", "--data", home / "data", "--stride", 4)
+    assert (folder["split"], folder["nll"]) == ("test", found["nll"])
     plain = evaluate(checkpoint("gpt2-"), "--data", file, "--length", 32)
     assert (plain["length"], plain["stride"], plain["bytes"]) == (32, 16, 199)
 
@@ -214,6 +216,7 @@ def test_taggers_and_finders_of_answers_are_known_by_their_heads(
         (["--data", "TEXT", "--length", "65"], "more than the 64 tokens"),
         (["--data", "TEXT", "--set", "data.unit=line"], "a text needs none"),
         (["--data", "nowhere.txt"], "no such file"),
+        (["--data", "TEXT", "--split", "val"], "is a file, all of it"),
         (["--data", "TEXT", "--objective", "causal"], "objective='causal' is not known"),
     ],
 )
