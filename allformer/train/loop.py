@@ -156,6 +156,8 @@ class Job:
         self.model.provenance.generation = objective.generation(tree)
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.compile = device.type == "cuda" if compile is None else compile
+        if recipe.train.recompute != "none":
+            self.model.recompute(recipe.train.recompute)
         self.stepper = Stepper(self.model, objective, self._settings())
         self.frame = objective.frame() if self.compile else None
         self.steps = self._steps()

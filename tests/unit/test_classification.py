@@ -61,6 +61,19 @@ def test_the_report_has_texts_a_confusion_table_and_how_sure_it_was(run):
     assert all(row.right == (row.wanted == row.given) for row in found.rows)
 
 
+def test_transformers_opens_what_was_trained_from_nothing(run, tmp_path):
+    path, _ = run
+    assert convert(path, tmp_path, family="bert")["sound"]
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path)
+    model = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    texts = ["the lovely film", "a dull plot"]
+    with torch.no_grad():
+        scores = model(**tokenizer(texts, return_tensors="pt")).logits.softmax(-1)
+    ours = tasks.classify(path, texts)
+    assert [model.config.id2label[int(i)] for i in scores.argmax(-1)] == [x.label for x in ours]
+    assert scores.amax(-1).tolist() == pytest.approx([x.score for x in ours], abs=1e-5)
+
+
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_other_shapes_learn_it_too(shape, tmp_path):
     change = {}
@@ -334,7 +347,7 @@ def test_of_a_pair_the_longer_is_cut(tmp_path):
     ("rows", "data", "said"),
     [
         (["a b,0", "c d,1"] * 9, {"label": "klass"}, r"a\.csv, line 2: no column 'klass'"),
-        (["a b,0", "c d"] * 9, {}, r"a\.csv, line 3: 1 fields where 2"),
+        (["a b,0", "c d"] * 9, {}, r"a\.csv, line 3: 1 field\(s\) where 2"),
         (
             ["a b,0", "c d, "] * 9,
             {},

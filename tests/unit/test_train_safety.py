@@ -77,7 +77,7 @@ KILLED = textwrap.dedent("""
     # one process for each death: fork before anything is trained
     deaths = [(metrics.Metrics, "add", 1), (state, "save_weights", 2), (metrics.os, "replace", 1),
               (loop, "save_state", 1), (metrics.Metrics, "sync", 2), (state, "sha256", 3),
-              (loop._Job, "_finish", 1), None]
+              (loop.Job, "_finish", 1), None]
     for death in deaths:
         child = os.fork()
         if not child:

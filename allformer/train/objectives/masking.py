@@ -18,6 +18,7 @@ from allformer.data.draws import Draws
 from allformer.errors import ConfigError
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array
+from allformer.train.objectives.ragged import least
 
 _CHOICE, _FATE, _WORD = range(3)  # what a random number is for
 
@@ -66,9 +67,8 @@ class Masking:
         if self.begins is not None:
             return self._whole_words(ids, row, place, index, draws, free, wanted)
         chance = draws(index[row[free]], place[free], _CHOICE)
-        order = np.lexsort((chance, row[free]))
-        rank = np.arange(len(free)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.sort(free[order[rank < wanted[row[free[order]]]]])
+        found: Array = free[least(chance, counts, wanted)]
+        return found
 
     def _whole_words(
         self,

@@ -29,10 +29,22 @@ class PairData(Section, section="data"):
     # sentences for validation taken from train where it has no split; None: 5 %, at most 1,000
     hold_out: Annotated[int | None, at_least(1)] = None
     swap: bool = False  # a TSV whose first column is the target
+    # {source: article, target: summary}: JSONL, CSV, Parquet … whose columns have these names
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    format: str = "auto"  # of files with named columns
+    prefix: str = ""  # before every source: "translate English to German: "
+    truncate: bool = False  # a side that is too long is cut, instead of its pair left out
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.columns and set(self.columns) != {"source", "target"}:
+            self.refuse("columns", "must name both sides", "try {source: article, target: summary}")
+        if self.columns and self.path is None:
+            self.refuse("columns", "are of files, and data.path is empty", "give data.path")
 
     @property
-    def columns(self) -> tuple[int, int]:
-        """Where a TSV has the source and the target."""
+    def sides(self) -> tuple[int, int]:
+        """Where a TSV without names has the source and the target."""
         return (1, 0) if self.swap else (0, 1)
 
 

@@ -32,12 +32,20 @@ class Texts(NamedTuple):
 def pack_texts(table: Table, index: Array, frame: Frame | None = None) -> Texts:
     """The rows numbered `index` of the columns `ids` and `types`; with a `frame`, filled up to its
     size."""
-    ids: Rows = table["ids"]
+    ids: Rows = table["ids"].take(index)
     types: Any = table.columns.get("types")
-    lengths = ids.lengths[index].astype(np.int64)
-    real = int(lengths.sum())
+    return lay_texts(
+        ids.lengths, ids.flat(), None if types is None else types.take(index).flat(), frame
+    )
+
+
+def lay_texts(
+    lengths: Array, ids: Array, types: Array | None = None, frame: Frame | None = None
+) -> Texts:
+    """Rows of these lengths, their ids end to end; with a `frame`, filled up to its size."""
+    lengths = lengths.astype(np.int64)
     if frame is not None:
-        lengths = np.concatenate([lengths, filler(lengths, real, frame)])
+        lengths = np.concatenate([lengths, filler(lengths, len(ids), frame)])
     width = int(lengths.max()) if frame is None else frame.width
     starts = np.concatenate([[0], lengths.cumsum()])
     row = np.repeat(np.arange(len(lengths)), lengths)
@@ -45,15 +53,14 @@ def pack_texts(table: Table, index: Array, frame: Frame | None = None) -> Texts:
     keep = np.arange(width) < lengths[:, None]
     layout = (keep, row * width + place, starts.astype(np.int32), place)
     return Texts(
-        _filled(ids, index, len(row)),
+        _filled(ids, len(row)),
         Packed(*map(torch.from_numpy, layout)),
-        None if types is None else _filled(types, index, len(row)),
+        None if types is None else _filled(types, len(row)),
     )
 
 
-def _filled(rows: Rows, index: Array, total: int) -> Tensor:
+def _filled(flat: Array, total: int) -> Tensor:
     out = np.zeros(total, np.int64)
-    flat = rows.take(index).flat()
     out[: len(flat)] = flat
     return torch.from_numpy(out)
 

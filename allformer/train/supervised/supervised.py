@@ -43,7 +43,6 @@ class Supervised(Objective[E, B]):
     shape = "encoder"
     perplexity = False
     columns: ClassVar[tuple[str, ...]] = ()  # of the data section, each the name of a column
-    sides: ClassVar[int] = 1  # texts of an example that are read apart
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         super().__init__(recipe)
@@ -112,9 +111,9 @@ class Supervised(Objective[E, B]):
 
     @property
     def longest(self) -> int:
-        """The most tokens of a text: an example with all its sides fits into a batch."""
+        """The most tokens of a text: a batch holds one at least."""
         most: int = self.data.max_length
-        return min(most, self.recipe.train.batch_tokens // self.sides)
+        return min(most, self.recipe.train.batch_tokens)
 
     def config(self, vocabulary: Vocabulary) -> Any:
         """The recipe's model under a head that fits.
