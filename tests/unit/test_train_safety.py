@@ -494,7 +494,7 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(data, tmp_path, mon
 def test_the_progress_line_says_nll_for_what_the_log_calls_nll(data, tmp_path, capfd):  # noqa: F811
     train(toy_recipe(data, steps=4), tmp_path / "run", device="cpu")
     (row,) = [row for row in read_metrics(tmp_path / "run") if "nll" in row]
-    assert f"step 4/4  nll {row['nll']:.3f}  rate" in capfd.readouterr().err
+    assert f"step 4/4  nll {row['nll']:.3f}  tok/s" in capfd.readouterr().err
 
 
 def test_a_run_that_diverged_says_so_in_few_digits(data, tmp_path, capfd):  # noqa: F811
