@@ -148,10 +148,10 @@ def _figures(
             f"--data: texts for a language model, records for a classifier"
         )
     texts = name == "causal-lm" or (name == "masked-lm" and not own)
-    if texts and data is not None and not Path(data).is_dir():
+    if texts and data is not None:
         if changes:
             raise AllformerError("--set changes a recipe, and a text needs none; leave it out")
-        return _texts(pipeline, name, data, window)
+        return _texts(pipeline, name, data, split, window)
     _refuse(window, WINDOW, f"a text of --data, not to {name} on a split")
     if own:
         recipe = _changed(recipe, changes)
@@ -161,10 +161,18 @@ def _figures(
     return evaluate_objective(pipeline, recipe, data=data, split=split, say=say)
 
 
-def _texts(pipeline: Any, name: str, data: str, window: dict[str, Any]) -> dict[str, Any]:
+def _texts(
+    pipeline: Any, name: str, data: str, split: str | None, window: dict[str, Any]
+) -> dict[str, Any]:
     from allformer.evaluate import evaluate_masked, evaluate_texts, open_texts
+    from allformer.evaluate.objective import split_files
     from allformer.train.progress import Progress
 
+    paths: Any = data
+    if Path(data).is_dir():
+        split, paths = split_files(data, split)
+    elif split is not None:
+        raise AllformerError(f"--split {split}: {data} is a file, all of it; leave --split out")
     masked = name == "masked-lm"
     score = evaluate_masked if masked else evaluate_texts
     if masked:
@@ -179,11 +187,11 @@ def _texts(pipeline: Any, name: str, data: str, window: dict[str, Any]) -> dict[
             bar[0].update(done)
 
     try:
-        found = score(pipeline, open_texts(data, column, lines=masked), watch=watch, **window)
+        found = score(pipeline, open_texts(paths, column, lines=masked), watch=watch, **window)
     finally:
         for each in bar:
             each.close()
-    return {"objective": name, "data": data, **found}
+    return {"objective": name, "data": data, **given(split=split), **found}
 
 
 def _changed(recipe: Any, changes: list[str] | None) -> Any:

@@ -24,7 +24,9 @@ NAMES = {"test": "test", "val": "validation", "train": "train"}
 # What a data section with files of its own does not have.
 _PLAIN: dict[str, Any] = {"corpus": None, "weights": (), "stream": False, "hold_out": None}
 # What a checkpoint is for, by its shape and the kind of its head.
-_ENCODER = {"class": "classification", "token": "tagging", "span": "answering"}
+_ENCODER = {
+    "class": "classification", "token": "tagging", "span": "answering", "bare": "vectors",
+}  # fmt: skip
 TOLD = {
     config.DecoderOnly: {**_ENCODER, "words": "causal-lm"},
     config.EncoderOnly: {**_ENCODER, "words": "masked-lm", "pretrain": "masked-lm"},
@@ -112,22 +114,38 @@ def _on(recipe: Recipe, data: str | None, split: str | None) -> tuple[str, Recip
     assert isinstance(where, str)
     if not folder:
         return split or "all", replace(recipe, data=_only(own, where))
-    there = {name: x for name, part in NAMES.items() if (x := _files(own, where, part))}
-    name = split or next((name for name in ("test", "val") if name in there), None)
-    if name is None and data is None:
+    format = getattr(own, "format", "auto")
+    if split is None and data is None and set(_there(where, format)) <= {"train"}:
         return "val", recipe  # which training held out
+    name, files = split_files(where, split, format)
+    return name, replace(recipe, data=_only(own, files))
+
+
+def split_files(
+    folder: str, split: str | None, format: str = "auto"
+) -> tuple[str, tuple[str, ...]]:
+    """The files of a split in a directory: `split_files("wikitext", None)` → ("test", (…,)).
+
+    None takes test, else val, else all that there is.
+    """
+    there = _there(folder, format)
+    name = split or next((name for name in NAMES if name in there), "test")
     if name not in there:
         raise DataError(
-            f"{where} has no {name or 'test or val'} split; it has {', '.join(there) or 'none'}; "
-            f"try --split {next(iter(there), 'val')}, or give --data FILE"
+            f"{folder} has no {name} split; it has {', '.join(there) or 'none'}; try --split "
+            f"{next(iter(there), 'val')}, or give --data FILE"
         )
-    return name, replace(recipe, data=_only(own, there[name]))
+    return name, there[name]
 
 
-def _files(own: Any, folder: str, part: str) -> tuple[str, ...]:
-    """The files of a split in a directory."""
-    found = getattr(open_splits(folder, getattr(own, "format", "auto")), part)
-    return () if found is None else tuple(str(source.path) for source in found.sources)
+def _there(folder: str, format: str) -> dict[str, tuple[str, ...]]:
+    found = open_splits(folder, format)
+    parts = {name: getattr(found, part) for name, part in NAMES.items()}
+    return {
+        name: tuple(str(source.path) for source in part.sources)
+        for name, part in parts.items()
+        if part is not None
+    }
 
 
 def _only(own: Any, files: str | tuple[str, ...]) -> Any:

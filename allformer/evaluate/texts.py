@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from allformer import config
 from allformer.data.records import open_records
+from allformer.data.records.open import Paths
 from allformer.errors import AllformerError, ConfigError, DataError, TaskError
 from allformer.evaluate.masked import mask_of, pseudo_nll
 from allformer.evaluate.windows import text_nll
@@ -61,13 +61,13 @@ class Sums:
         }
 
 
-def open_texts(path: str | Path, column: str = "text", *, lines: bool = False) -> Iterator[str]:
+def open_texts(paths: Paths, column: str = "text", *, lines: bool = False) -> Iterator[str]:
     """The texts of files: of plain text each file is one (or each line), else each record.
 
     >>> next(open_texts("wikitext/valid.txt.gz"))
     ' = Homarus gammarus = …'
     """
-    records = open_records(path, unit="line" if lines else "file", columns={"text": column})
+    records = open_records(paths, unit="line" if lines else "file", columns={"text": column})
     for record in records:
         text = str(record["text"])
         if text.strip():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from allformer.data.encoded import EncodedPairs, chunks
+from allformer.data.parallel import Corpus
 from allformer.errors import ConfigError, TaskError
+from allformer.evaluate.objective import recipe_of
 from allformer.generate.evaluate import score_translations
 from allformer.tasks.languages import way
 from allformer.tasks.pipeline import Pipeline
@@ -15,9 +18,11 @@ from allformer.tasks.texts import translate
 from allformer.tasks.verbs import need
 from allformer.tasks.writing import settings
 from allformer.train.objectives.seq2seq import Seq2Seq
+from allformer.train.sections.recipe import Recipe
 from allformer.train.validate import validate
 
 _CHUNK = 1024  # sentences encoded together
+_LONGEST = 1 << 20  # tokens of a side, where all count
 
 
 def evaluate_run(
@@ -38,10 +43,12 @@ def evaluate_run(
     own tokeniser, </s> included, on all pairs.
     """
     check_run(pipeline)
-    pairs = list(pairs)
-    scores, outputs = _translated(pipeline, pairs, language, lowercase, options)
-    encoded = EncodedPairs.from_pairs(pairs, pipeline.tokenizer)
-    nll = validate(Seq2Seq(), pipeline.model, encoded)["nll"]
+    pairs, recipe = list(pairs), recipe_of(pipeline.directory)
+    told = {}
+    if recipe is not None and pipeline.tokenizer.settings.language_at:  # tuned from an mBART
+        told = {"source": recipe.data.source, "target": language}
+    scores, outputs = _translated(pipeline, pairs, language, lowercase, {**told, **options})
+    nll = _nll(pipeline, pairs, recipe)
     return {**scores, "perplexity": math.exp(min(nll, 700.0))}, outputs
 
 
@@ -59,13 +66,31 @@ def evaluate_translator(
     One of many languages is told which; one that translates one way is not.
     """
     need(pipeline, "translate")
+    told = _languages(pipeline, source, target)
+    return _translated(pipeline, list(pairs), target, lowercase, {**told, **options})
+
+
+def _languages(pipeline: Pipeline, source: str, target: str) -> dict[str, str]:
     try:
         way(pipeline, source, target)
-        told = {"source": source, "target": target}
+        return {"source": source, "target": target}
     except ConfigError:
         way(pipeline, None, None)
-        told = {}
-    return _translated(pipeline, list(pairs), target, lowercase, {**told, **options})
+        return {}
+
+
+def _nll(pipeline: Pipeline, pairs: list[tuple[str, str]], recipe: Recipe | None) -> float:
+    """Of all pairs, however long, cut into tokens as the run was taught them."""
+    objective = Seq2Seq(recipe)
+    if objective.trained:
+        encoded = EncodedPairs.from_pairs(pairs, pipeline.tokenizer)
+        return validate(Seq2Seq(), pipeline.model, encoded)["nll"]
+    whole = replace(objective.recipe.data, max_length=_LONGEST, prefix="")  # it is in the pairs
+    budget = replace(objective.recipe.train, batch_tokens=_LONGEST)
+    objective = Seq2Seq(replace(objective.recipe, data=whole, train=budget))
+    objective.open(Corpus(pairs[:1], pairs))
+    objective.encode(pipeline.tokenizer, lambda line: None)
+    return validate(objective, pipeline.model, objective.validation)["nll"]
 
 
 def _translated(

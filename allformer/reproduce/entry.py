@@ -83,11 +83,11 @@ def find(name: str) -> Entry:
 def entries() -> dict[str, Entry]:
     """All that are packaged, by name."""
     found = {}
-    for file in sorted(files(__package__).joinpath("entries").iterdir(), key=lambda f: f.name):
+    for file in files(__package__).joinpath("entries").iterdir():
         name, _, ending = file.name.rpartition(".")
         if ending == "yaml":
             found[name] = read_entry(name, file.read_text(encoding="utf-8"))
-    return found
+    return dict(sorted(found.items()))
 
 
 def read_entry(name: str, text: str) -> Entry:

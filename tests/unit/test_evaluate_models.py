@@ -99,6 +99,8 @@ def test_a_text_is_read_through_a_window_by_runs_and_plain_decoders(
     found = evaluate(home / "run", "--data", file, "--stride", 4)
     assert (found["length"], found["stride"]) == (16, 4)
     assert found["tokens"] == found["bytes"] == 199  # the first character is not foretold
+    folder = evaluate(home / "run", "--data", home / "data", "--stride", 4)
+    assert (folder["split"], folder["nll"]) == ("test", found["nll"])
     plain = evaluate(checkpoint("gpt2-"), "--data", file, "--length", 32)
     assert (plain["length"], plain["stride"], plain["bytes"]) == (32, 16, 199)
 
@@ -164,6 +166,25 @@ def test_a_plain_translator_has_the_scores_of_what_it_writes(
     assert found["beams"] == 2 or not more
 
 
+@pytest.mark.parametrize(("name", "prefix"), [("t5-plain", "translate: "), ("mbart-50", "")])
+def test_a_tuned_translator_has_the_perplexity_of_its_training(
+    evaluate,
+    tmp_path,
+    checkpoint,  # noqa: F811
+    name,
+    prefix,
+):
+    (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES))
+    data = {"path": str(tmp_path / "pairs.tsv"), "source": "en", "target": "de", "hold_out": 2}
+    model = {"checkpoint": str(checkpoint(name))}
+    data |= {"max_length": 60, "prefix": prefix}
+    asked = {"data": data, "model": model, "decode": {"beams": 1}}
+    asked |= {name: SIZES[name] for name in ("train", "log")}
+    result = train(make_recipe(asked), tmp_path / "run", device="cpu")
+    found = evaluate(tmp_path / "run", "--split", "val")
+    assert found["perplexity"] == pytest.approx(result.validation_perplexity, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "file", "text", "figure"),
     [
@@ -195,6 +216,7 @@ def test_taggers_and_finders_of_answers_are_known_by_their_heads(
         (["--data", "TEXT", "--length", "65"], "more than the 64 tokens"),
         (["--data", "TEXT", "--set", "data.unit=line"], "a text needs none"),
         (["--data", "nowhere.txt"], "no such file"),
+        (["--data", "TEXT", "--split", "val"], "is a file, all of it"),
         (["--data", "TEXT", "--objective", "causal"], "objective='causal' is not known"),
     ],
 )
