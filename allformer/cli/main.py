@@ -17,6 +17,7 @@ from allformer.cli.convert import convert
 from allformer.cli.entry import run
 from allformer.cli.evaluate import EVALUATE, absolute, evaluate
 from allformer.cli.help import App, Verbs
+from allformer.cli.replay import REPLAY, replay
 from allformer.cli.report import REPORT, report
 from allformer.cli.reproduce import REPRODUCE, reproduce
 from allformer.errors import AllformerError
@@ -113,6 +114,9 @@ def train(
         typer.Option("--dry-run", help="Print sizes, memory, steps and time; train nothing."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="--dry-run as one JSON object.")] = False,
+    profile: Annotated[
+        int, typer.Option(min=0, help="Look at so many steps with torch's profiler.")
+    ] = 0,
 ) -> None:
     """Train what a recipe says: any objective, any model. Ctrl-C saves; --resume goes on."""
     from allformer.train.loop import train as run_training
@@ -132,6 +136,7 @@ def train(
             overrides=set or (),
             allow_changed_data=allow_changed_data,
             compile=compile,
+            profile=profile,
         )
         return
     if allow_changed_data:
@@ -153,7 +158,9 @@ def train(
         else:
             show(plan_table(asked.name, found))
         return
-    run_training(asked, out or Path("runs") / asked.name, device=device, compile=compile)
+    run_training(
+        asked, out or Path("runs") / asked.name, device=device, compile=compile, profile=profile
+    )
 
 
 @app.command(
@@ -197,6 +204,7 @@ def info(
 
 app.command(epilog=EVALUATE)(evaluate)
 app.command(epilog=REPORT)(report)
+app.command(epilog=REPLAY)(replay)
 app.command(epilog=REPRODUCE)(reproduce)
 app.command(epilog=write.TRANSLATE)(write.translate)
 app.command(epilog=write.GENERATE)(write.generate)

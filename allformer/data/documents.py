@@ -129,6 +129,11 @@ class Packing:
     def __getitem__(self, i: int) -> Indices:
         return self.order[self.starts[i] : self.starts[i + 1]]
 
+    def take(self, index: npt.ArrayLike) -> Indices:
+        """The pieces of several rows, end to end: `pieces.take(packing.take(batch)).flat()`."""
+        rows = [self[i] for i in np.asarray(index).tolist()]
+        return np.concatenate(rows) if rows else self.order[:0]
+
 
 def pack(lengths: npt.ArrayLike, length: int, *, seed: int, epoch: int = 0) -> Packing:
     """Put pieces together into rows of at most `length` tokens, as few as best fit finds.

@@ -19,12 +19,12 @@ import torch
 from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.save import write_json
-from allformer.checkpoint.weights import average, put_weights, read_tensors
+from allformer.checkpoint.weights import average, put_weights
 from allformer.config import to_dict
 from allformer.core.model import build
 from allformer.core.precision import pick_device
 from allformer.errors import CheckpointError, ConfigError, TrainingError
-from allformer.train.batch import Batch, mapped, moved
+from allformer.train.batch import mapped, moved
 from allformer.train.best import Best
 from allformer.train.diagnose import explain_nonfinite
 from allformer.train.interrupts import interrupts
@@ -36,6 +36,7 @@ from allformer.train.objectives.objective import Objective
 from allformer.train.outputs import check_directory, told
 from allformer.train.progress import Clock, Progress, clock
 from allformer.train.resumed import resumed_recipe, write_recipe
+from allformer.train.sections.common import TrainRecipe
 from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
@@ -44,8 +45,10 @@ from allformer.train.stream import Place, cut, micro_batches, prefetch
 from allformer.train.threads import pick_threads, threads
 from allformer.train.tokenizing import expected, kept_tokenizer, make_tokenizer
 from allformer.train.validate import validate
+from allformer.train.watch.boards import check_boards
+from allformer.train.watch.watch import Watch
 from allformer.train.weights import begin
-from allformer.train.window import Taken, Window
+from allformer.train.window import Window
 
 RECIPE = "recipe.yaml"
 
@@ -78,13 +81,14 @@ def train(
     allow_changed_data: bool = False,
     compile: bool | None = None,
     corpus: Any = None,
+    profile: int = 0,
 ) -> TrainResult:
     """Train as the recipe says into the directory `run`; `resume` goes on with what is there.
 
     A resumed run has its own recipe; `overrides` may change how it goes on ("train.steps=2000"),
     and `allow_changed_data` lets it go on with other data than it began with. `device` defaults to
     a GPU if there is one; `compile` to True there and False on a CPU. `corpus` is data to take
-    instead of what the recipe names.
+    instead of what the recipe names. `profile` looks at so many steps with torch's profiler.
     """
     run, place, overrides = Path(run), pick_device(device), list(overrides)
     if (overrides or allow_changed_data or recipe is None) and not resume:
@@ -101,11 +105,12 @@ def train(
         )
     assert recipe is not None
     check_directory(run, "--resume" if resume else "--out")
+    check_boards(recipe.log)
     with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
         objective = open_objective(recipe, corpus, check=not resume)
         run.mkdir(parents=True, exist_ok=True)
         with only_one(run):
-            job = Job(objective, run, place, resume, allow_changed_data, compile)
+            job = Job(objective, run, place, resume, allow_changed_data, compile, profile)
             with threads(job.threads, place) as said:
                 return job.go(said)
 
@@ -130,6 +135,7 @@ class Job:
         resume: bool,
         allow_changed_data: bool,
         compile: bool | None,
+        profile: int = 0,
     ) -> None:
         recipe = objective.recipe
         self.objective, self.recipe, self.run, self.device = objective, recipe, run, device
@@ -150,6 +156,8 @@ class Job:
         self.model.provenance.generation = objective.generation(tree)
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.compile = device.type == "cuda" if compile is None else compile
+        if recipe.train.recompute != "none":
+            self.model.recompute(recipe.train.recompute)
         self.stepper = Stepper(self.model, objective, self._settings())
         self.frame = objective.frame() if self.compile else None
         self.steps = self._steps()
@@ -160,12 +168,16 @@ class Job:
             state = load_state(run, self.model, self.stepper, _say)
             self.step, self.seconds = state["step"], state["seconds"]
             self.place = Place(*state["place"])
+            self.window.restore(state.get("window", ()), device)
         # The same number after a resume: sums are cut among threads, and rounded accordingly.
         tokens = recipe.train.batch_tokens
         kept = state.get("threads") if resume else None
         self.threads: int = kept or pick_threads(tokens, self.parameters)
         self._write_beginning(resume)
-        self.metrics = Metrics(run, self.step)
+        self.watch = Watch(run, recipe, self.stepper, self.step, self.steps, profile)
+        if resume:
+            self.watch.restore(state.get("watch", {}))
+        self.metrics = Metrics(run, self.step, self.watch.boards)
 
     # --- preparing ------------------------------------------------------------------------------
 
@@ -215,13 +227,14 @@ class Job:
             self.say(about_threads)
         source = prefetch(self.batches())
         progress = Progress(self.steps, self.step)
+        self.watch.say = progress.say
         self.clock = Clock(self.seconds)
         try:
             with interrupts() as interrupted:
                 while self.step < self.steps:
                     self._advance(source)
                     last = self.step == self.steps
-                    if self.step % every == 0 or last or interrupted:
+                    if self.step % every == 0 or last:
                         progress.update(self.step, **self._log())
                     elif self.device.type == "cpu":  # reading a result waits for nothing here
                         progress.update(self.step, **self._glance())
@@ -234,11 +247,13 @@ class Job:
                             f"stopped at step {self.step:,} of {self.steps:,}, all is saved: "
                             f"go on with `allformer train --resume {self.run}`"
                         )
+            progress.close()
+            return self._finish()
         finally:
             source.close()
             progress.close()
+            self.watch.close()
             self.metrics.close()
-        return self._finish()
 
     def batches(self) -> Iterator[tuple[Any, Place]]:
         """Micro-batches from where the run is, each with the place after it."""
@@ -250,48 +265,46 @@ class Job:
     def _advance(self, source: Iterator[tuple[Any, Place]]) -> None:
         """One step of the optimiser on the next micro-batches."""
         batches = []
-        for _ in range(self.recipe.train.accumulate):
-            batch, self.place = next(source)
-            batches.append(batch)
+        with self.clock.waiting(), self.watch.waiting():
+            for _ in range(self.recipe.train.accumulate):
+                batch, self.place = next(source)
+                batches.append(batch)
         self.step += 1
+        random = self.watch.before(self.step, batches)
         result = self.stepper([moved(b, self.device) for b in batches], self._rate(self.step))
-        self.window.add(self.step, result, batches)
+        self.watch.after(result)
+        self.window.add(self.step, result, batches, random)
         self.seconds = self.clock.count(result.tokens)
+        if self.device.type == "cpu":  # reading a result waits for nothing here
+            self._judge()
 
     def _log(self) -> dict[str, str]:
         """Read the results since the last time, write them down, return what to show."""
-        row = self._report()
-        row["tokens_per_second"] = self.clock.lap()
+        row = self._report() | self.watch.figures(self.clock.lap(self.steps - self.step))
         self.metrics.add(**row)
         self.window.clear()
-        return _figures(row["nll"], row["rate"], row["tokens_per_second"])
+        return self.watch.shown(row["nll"], row["rate"], row["tokens_per_second"])
 
     def _glance(self) -> dict[str, str]:
-        return _figures(self.window.glance(), self._rate(self.step), self.clock.speed())
+        return self.watch.shown(self.window.glance(), self._rate(self.step), self.clock.speed())
 
     def _rate(self, step: int) -> float:
         return self.recipe.schedule.rate(step, self.recipe.optim.rate, self.steps)
 
     def _report(self) -> dict[str, Any]:
-        """The window's figures; the first of its steps that is not finite stops the training."""
-        row, bad = self.window.read()
-        if bad is not None:
-            raise self._explain(bad)
+        """The window's figures."""
+        self._judge()
+        row, _ = self.window.read()
         head = {"step": self.step, "seconds": round(self.seconds, 3)}
         return {**head, **row, "rate": self._rate(self.step)}
 
-    def _explain(self, bad: Taken) -> TrainingError:
-        batch, rate = self._first_bad(bad.batches), self._rate(bad.step)
-        dtype = self.stepper.dtype
-        return explain_nonfinite(self.model, self.objective, batch, bad.step, rate, dtype)
-
-    def _first_bad(self, batches: list[Batch]) -> Batch:
-        for batch in batches:
-            with torch.no_grad():
-                loss, _ = self.stepper.plain_loss(moved(batch, self.device))
-            if not bool(loss.isfinite().all()):
-                return batch
-        return batches[0]
+    def _judge(self) -> None:
+        """The first step since the last report that is not finite stops the training."""
+        bad = self.watch.judge(self.window, self._rate)
+        if bad is not None:
+            rate = self._rate(bad.step)
+            kept = self.watch.keep(bad, rate, "the loss or its gradient is not finite", self.step)
+            raise explain_nonfinite(self.stepper, bad, rate, kept)
 
     def _validate(self, **extra: Any) -> dict[str, Any]:
         found = validate(
@@ -310,10 +323,10 @@ class Job:
         if self.objective.perplexity:
             first = found.get(f"nll_{self.objective.terms[0]}", found["nll"])
             row["validation_perplexity"] = math.exp(min(first, 700))
+        # Before the row: a run that ends between the two looks again, one after them does not.
+        best = self.best is not None and not extra and self.best.see(self.model, self.step, found)
         self.metrics.add(**row)
-        if self.best is not None and not extra and self.best.see(self.model, self.step, found):
-            row["best"] = True
-        return row
+        return {**row, "best": True} if best else row
 
     def _validate_and_tell(self) -> str:
         with self.clock.paused(), self._averaged():
@@ -327,21 +340,22 @@ class Job:
 
     def _save(self) -> None:
         place = dataclasses.astuple(self.place)
+        self._judge()
         extra = {"place": place, "seconds": self.seconds, "threads": self.threads}
+        extra |= {"window": self.window.state(), "watch": self.watch.state()}
         settings = self.recipe.train
-        keep, every = settings.average, settings.save_every
+        keep, every = _kept(settings), settings.save_every
         with self.clock.paused():
             self.metrics.sync()
+            self.watch.sync()
             save_state(self.run, self.step, self.stepper, extra, keep=keep, every=every)
 
     # --- ending ---------------------------------------------------------------------------------
 
     def _finish(self) -> TrainResult:
         """Take the final weights, validate them, write the run."""
-        self.metrics = Metrics(self.run, self.step)
         count, which = self._take_weights()
         row = self._validate(averaged=count)
-        self.metrics.close()
         save_run(self.run, self.model.eval(), self.tokenizer)
         self._keep_predictions()
         self.say(f"done in {clock(self.seconds)}: {told_figures(row)} ({which}), in {self.run}")
@@ -365,13 +379,12 @@ class Job:
         """The best ones where the recipe names a figure, else the moving average, else the mean of
         the last checkpoints."""
         if self.best is not None:
-            with self._averaged():
-                self._validate()  # the last step may be the best
-            path, kept = self.best.weights, self.best.kept
-            assert path is not None
-            assert kept is not None
-            put_weights(self.model, read_tensors(path), "the best")
-            return 1, f"the best by {kept['figure']}, of step {kept['step']:,}"
+            if not any("validation_nll" in r and r["step"] == self.step for r in self.metrics.rows):
+                with self._averaged():
+                    self._validate()  # the last step may be the best
+            if (found := self.best.read(self.say)) is not None:
+                put_weights(self.model, found, "the best")
+                return 1, self.best.told
         if self.stepper.ema is not None:
             self.stepper.ema.settle()
             return 1, f"moving average of {self.stepper.ema.decay:g}"
@@ -403,6 +416,12 @@ class Job:
         return bool(min([validation, *trained[-1:]]) > 2 * self._chance())
 
 
+def _kept(asked: TrainRecipe) -> int:
+    """Checkpoints that stay: not fewer than the mean at the end is taken of."""
+    mean = asked.best is None and asked.ema is None
+    return max(asked.keep or asked.average, asked.average if mean else 1)
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -419,7 +438,3 @@ def told_figures(row: dict[str, Any]) -> str:
 def _short(perplexity: float) -> str:
     """Three places, or the power of ten where nobody would count the digits."""
     return f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.2e}"
-
-
-def _figures(nll: float, rate: float, speed: float) -> dict[str, str]:
-    return {"nll": f"{nll:.3f}", "rate": f"{rate:.2e}", "speed": f"{speed:,.0f} tok/s"}

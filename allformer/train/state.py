@@ -52,6 +52,7 @@ def save_state(
         if final.exists():
             os.replace(final, _free_name(final, "old"))
         os.replace(part, final)
+        _settle(final.parent)
     except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError on a full disk
         shutil.rmtree(part, ignore_errors=True)
         said = getattr(error, "strerror", None) or str(error).splitlines()[0]
@@ -64,9 +65,22 @@ def save_state(
     saved = checkpoints(run)
     between = [old for old in saved[:-1] if step_of(old) % every]
     regular = [old for old in saved if old not in between]
-    for old in between + regular[:-keep] + sorted(final.parent.glob("step-*.old*")):
+    left = [*final.parent.glob("step-*.old*"), *final.parent.glob("step-*.part")]  # of kills
+    for old in between + regular[:-keep] + sorted(left):
         shutil.rmtree(old)
     return final
+
+
+def _settle(folder: Path) -> None:
+    """A folder's names down to the disk: else a power cut could undo a rename."""
+    try:
+        number = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders
+        return
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _write(part: Path, step: int, stepper: Stepper, extra: dict[str, Any]) -> None:
@@ -136,6 +150,7 @@ def load_state(
         torch.set_rng_state(state["rng"].cpu())
         if stepper.on_gpu and state["cuda_rng"] is not None:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu())
+        say(f"going on from step {state['step']:,} ({checkpoint.name})")
         return state
     raise CheckpointError(
         f"{run}: all {len(found)} checkpoints are damaged and set aside as checkpoints/*.damaged; "

@@ -347,7 +347,7 @@ def test_of_a_pair_the_longer_is_cut(tmp_path):
     ("rows", "data", "said"),
     [
         (["a b,0", "c d,1"] * 9, {"label": "klass"}, r"a\.csv, line 2: no column 'klass'"),
-        (["a b,0", "c d"] * 9, {}, r"a\.csv, line 3: 1 fields where 2"),
+        (["a b,0", "c d"] * 9, {}, r"a\.csv, line 3: 1 field\(s\) where 2"),
         (
             ["a b,0", "c d, "] * 9,
             {},

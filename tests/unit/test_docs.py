@@ -127,6 +127,8 @@ def test_every_key_of_a_recipe_is_explained_with_its_default(page):
             assert said == str(default).lower(), f"{section}.{key}"
         elif isinstance(default, int | float):
             assert float(said) == default, f"{section}.{key}"
+        elif isinstance(default, tuple):
+            assert said == str(list(default)), f"{section}.{key}"
         elif default is not None:
             assert said == default, f"{section}.{key}"
 

@@ -118,6 +118,9 @@ def test_pieces_of_a_row_keep_their_borders():
         row = pieces.take(packing[i])
         parts = np.split(row.flat(), np.cumsum(row.lengths)[:-1])
         assert [part.tolist() for part in parts] == [pieces[j].tolist() for j in packing[i]]
+    assert packing.take([1, 0]).tolist() == [*packing[1], *packing[0]]
+    assert sorted(pieces.take(packing.take([0, 1])).flat().tolist()) == list(range(1, 9))
+    assert len(packing.take([])) == 0
 
 
 def test_what_cannot_be_cut_or_packed_is_refused():

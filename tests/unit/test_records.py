@@ -77,6 +77,8 @@ def test_csv_has_quotes_and_tsv_has_none(tmp_path: Path) -> None:
     assert list(records) == [{"text": '"a', "label": "1"}, {"text": 'b" ', "label": ""}]
     assert next(iter(open_records(tabs, header=False))) == {"0": '"a', "1": "1"}
     assert [*open_records(tabs, header=True)] == [{'"a': 'b" ', "1": ""}]
+    records = open_records(commas, header=True, columns={"y": 1})
+    assert list(records) == [{"y": "1"}, {"y": "0"}]
 
 
 def test_conll_sentences_with_columns_by_number(tmp_path: Path) -> None:

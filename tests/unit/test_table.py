@@ -241,6 +241,11 @@ def test_processes_give_what_one_gives_and_their_errors_name_the_line(
     bad.write_text("a\n\nb\nXX\n")
     with pytest.raises(DataError, match=r"b\.txt, line 4: no piece for 'XX'"):
         build_table(open_records(bad), encode, workers=1)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_told_with_its_status(tmp_path: Path) -> None:
+    bad = tmp_path / "b.txt"
     bad.write_text("a\nQ\n")
     with pytest.raises(DataError, match=r"encoding process ended with status -9; .*fewer workers"):
         build_table(open_records(bad), encode, workers=1)

@@ -99,6 +99,14 @@ def steps_of(run: Path, key: str) -> list[int]:
     return [row["step"] for row in read_metrics(run) if key in row]
 
 
+TIMES = ("seconds", "tokens_per_second", "peak_share", "memory_gib", "data_wait", "seconds_left")
+
+
+def timeless(run: Path) -> list[dict[str, float]]:
+    """The rows of metrics.jsonl without what differs from one machine or hour to the next."""
+    return [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(run)]
+
+
 def same_weights(a: Path, b: Path) -> None:
     one, other = read_tensors(a), read_tensors(b)
     assert one.keys() == other.keys()
@@ -200,10 +208,7 @@ def test_interrupted_and_resumed_is_bit_for_bit_uninterrupted(
     for mine, other in zip(checkpoints(run), checkpoints(straight), strict=True):
         same_weights(mine / "model.safetensors", other / "model.safetensors")
     same_weights(run / "model.safetensors", straight / "model.safetensors")
-    trained, validated = steps_of(run, "nll"), steps_of(run, "validation_nll")
-    assert trained == sorted(set(trained))
-    assert set(trained) >= {4, 8, 12, 16, 20}
-    assert validated == [10, 20]
+    assert timeless(run) == timeless(straight)
 
 
 def test_a_crash_loses_only_what_came_after_the_last_checkpoint(
@@ -230,7 +235,7 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(data, tmp_path, mo
     assert "stopped at step 7 of 20, all is saved" in said
     assert f"`allformer train --resume {run}`" in said
     assert checkpoints(run)[-1].name == "step-00000007"
-    assert steps_of(run, "nll")[-1] == 7
+    assert steps_of(run, "nll") == [4]  # what came after is in the checkpoint
     assert not (run / "model.safetensors").exists()
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -30,11 +30,12 @@ def named_rows(path: Path, reading: Reading, rows: Iterator[Row]) -> Iterator[It
     """Rows as records. Without a header the columns are called "0", "1", …
 
     Whether there is one is what `header` says; by itself there is, unless all columns that are
-    asked for are numbers.
+    asked for are numbers. With a header, columns can be asked for by number all the same.
     """
     wanted, header = reading.options.wanted, reading.options.header
+    by_number = bool(wanted) and all(name.isdecimal() for name in wanted)
     if header is None:
-        header = not (wanted and all(name.isdecimal() for name in wanted))
+        header = not by_number
     names: list[str] = []
     for number, row in rows:
         if isinstance(row, DataError):
@@ -43,6 +44,8 @@ def named_rows(path: Path, reading: Reading, rows: Iterator[Row]) -> Iterator[It
             yield number, row
         elif not names and header:
             names = _header(path, number, row)
+            if by_number and not set(wanted) & set(names):
+                names = [str(i) for i in range(len(row))]
         else:
             names = names or [str(i) for i in range(len(row))]
             yield number, _record(path, number, names, row)

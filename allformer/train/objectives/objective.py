@@ -53,8 +53,8 @@ class Objective(ABC, Generic[E, B]):
     terms: tuple[str, ...] = ("nll",)
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
-    # What its recipes have unless they say otherwise: {"train": {"smoothing": 0.0}}
-    usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    # What its recipes have unless they say otherwise, where that is not what a translator's have.
+    usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"smoothing": 0.0}}
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         self.recipe = Recipe() if recipe is None else recipe

@@ -6,8 +6,7 @@ Those that rows are made of for an epoch see documents (`rows`); how they become
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator
 
 from allformer.data.table import Table
 from allformer.text.tokenizer import Tokenizer
@@ -24,7 +23,6 @@ class OverTexts(Objective[E, B]):
     """`rows(table, epoch, number)` makes an epoch's rows of its documents."""
 
     Data = TextData
-    usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"smoothing": 0.0}}
     sentences: bool = False  # whether documents come with their `cuts`
 
     def __init__(self, recipe: Recipe | None = None) -> None:

@@ -7,8 +7,9 @@ data: {path: news.jsonl, columns: {source: article, target: summary}, prefix: "s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any, ClassVar
 
 from allformer.checkpoint.older_run import closed
 from allformer.data.bpe_dropout import Recut
@@ -33,6 +34,7 @@ class Seq2Seq(TextToText[EncodedPairs]):
     """Translation, and whatever else is a text for a text: `Seq2Seq(recipe).open()`."""
 
     Data = PairData
+    usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         super().__init__(recipe)

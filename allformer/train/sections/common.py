@@ -75,6 +75,7 @@ class TrainRecipe(Section, section="train"):
     ema: Annotated[float | None, share("0.999")] = None  # the weights' moving average is what stays
     validate_every: Count = 500
     save_every: Count = 500
+    keep: Annotated[int | None, at_least(1)] = None  # the last so many checkpoints; else `average`
     average: Count = 5  # the final weights are the mean of the last so many checkpoints
     best: str | None = None  # a validation figure: its best checkpoint stays, and is the result
     seed: Annotated[int, at_least(0), at_most(2**63 - 1)] = 0

@@ -1,0 +1,73 @@
+"""Activation checkpointing: less is kept for the backward pass, and made again there.
+
+    model.recompute("layers")       # a layer keeps its input alone; a third more work
+    model.recompute("selective")    # matrix products and attention are kept, the rest is made again
+    model.recompute(None)
+
+The numbers are the same, dropout included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from allformer.errors import ConfigError
+
+MODES = ("layers", "selective")
+# What is dear to compute for its size. Operators that this build of torch lacks are left out.
+_KEPT = (
+    "aten::mm",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::_flash_attention_forward",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "allformer::short_rows",
+)
+
+
+def check_mode(mode: str | None) -> None:
+    """Refuse what is no way to recompute."""
+    if mode is not None and mode not in MODES:
+        raise ConfigError(
+            f"recompute={mode!r} is not known; try 'layers', 'selective' or None for nothing"
+        )
+
+
+def recomputed(mode: str | None, call: Callable[..., Any], *args: Any) -> Any:
+    """`call(*args)`, which the backward pass will call again, as `mode` says."""
+    if mode is None or not torch.is_grad_enabled():
+        return call(*args)
+    if mode == "layers":
+        return checkpoint(call, *args, use_reentrant=False)
+    contexts = partial(create_selective_checkpoint_contexts, _policy)
+    return checkpoint(call, *args, use_reentrant=False, context_fn=contexts)
+
+
+def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    if operator in _kept():
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@cache
+def _kept() -> frozenset[Any]:
+    found = []
+    for name in _KEPT:
+        space, base = name.split("::")
+        packet = getattr(getattr(torch.ops, space), base, None)
+        if packet is not None:
+            found += [getattr(packet, overload) for overload in packet.overloads()]
+    return frozenset(found)
