@@ -51,13 +51,17 @@ def warm(make: Callable[[], Step], batches: Sequence[Any], name: str) -> tuple[S
     torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
     step = make()
-    first = None
+    first = step(batches[0]).item()
+    started = time.perf_counter() - begin
     for batch in [*batches, *batches[:8]]:
         loss = step(batch).item()
-        first = loss if first is None else first
     seconds = time.perf_counter() - begin
     peak = (torch.cuda.max_memory_allocated() - held) / 2**30
-    print(f"  {name}: warm after {seconds:.0f} s, loss {first:.3f} → {loss:.3f}", flush=True)
+    print(
+        f"  {name}: first step after {started:.0f} s, warm after {seconds:.0f} s, "
+        f"loss {first:.3f} → {loss:.3f}",
+        flush=True,
+    )
     return step, peak
 
 
@@ -74,6 +78,9 @@ def measure(case: Case, blocks: int, peers: bool, profiled: bool) -> dict[str, d
     for _ in range(blocks):
         for name, step in steps.items():
             times[name].append(block(step, batches[name], times[name]))
+    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+    if breaks:
+        print(f"  {breaks} breaks in graphs")
     if graphs_compiled() != compiled:
         print(f"  {graphs_compiled() - compiled} graphs compiled after the warm-up")
     if profiled:

@@ -44,21 +44,17 @@ def _figure(value: Any) -> str:
 
 
 def entries_table(entries: Iterable[Any]) -> Table:
-    """What can be reproduced: a line of figures each, and what it is below."""
-    table = Table(
-        title="allformer reproduce NAME", title_justify="left", show_lines=False, pad_edge=False
-    )
-    table.add_column("name and score", no_wrap=True)
-    table.add_column("what, published, seen here, time", overflow="fold")
+    """What can be reproduced: the score that is declared, by whom it is published, and the time."""
+    table = Table(title="allformer reproduce NAME", title_justify="left", show_lines=True)
+    table.add_column("name, declared score", no_wrap=True)
+    table.add_column("what", overflow="fold")
     for entry in entries:
         score = entry.score
-        figure = f"{score.figure} {score.expected:g} ± {score.tolerance:g}"
-        seen = entry.seen or "not yet"
-        about = (
-            f"{entry.about}\n[dim]published: {entry.published}\nseen: {seen}; time: {entry.time}[/]"
-        )
-        table.add_row(f"[bold]{entry.name}[/]\n{figure}", about)
-        table.add_section()
+        declared = f"{score.figure.replace('_', ' ')} {score.expected:g} ± {score.tolerance:g}"
+        seen = entry.seen or "[yellow]not yet[/]"
+        facts = {"published": entry.published, "seen here": seen, "time": entry.time}
+        lines = [entry.about, *(f"[dim]{what}:[/] {said}" for what, said in facts.items())]
+        table.add_row(f"[bold]{entry.name}[/]\n{declared}", "\n".join(lines))
     return table
 
 

@@ -10,7 +10,7 @@ The numbers are the same, dropout included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,8 +23,7 @@ from torch.utils.checkpoint import (
 from allformer.errors import ConfigError
 
 MODES = ("layers", "selective")
-# What is dear to compute for its size. Operators that this build of torch lacks are left out.
-_KEPT = (
+_KEPT = {  # what is dear to compute for its size
     "aten::mm",
     "aten::addmm",
     "aten::bmm",
@@ -35,7 +34,8 @@ _KEPT = (
     "aten::_scaled_dot_product_efficient_attention",
     "aten::_scaled_dot_product_cudnn_attention",
     "allformer::short_rows",
-)
+    "flex_attention",
+}
 
 
 def check_mode(mode: str | None) -> None:
@@ -57,17 +57,6 @@ def recomputed(mode: str | None, call: Callable[..., Any], *args: Any) -> Any:
 
 
 def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    if operator in _kept():
-        return CheckpointPolicy.MUST_SAVE
-    return CheckpointPolicy.PREFER_RECOMPUTE
-
-
-@cache
-def _kept() -> frozenset[Any]:
-    found = []
-    for name in _KEPT:
-        space, base = name.split("::")
-        packet = getattr(getattr(torch.ops, space), base, None)
-        if packet is not None:
-            found += [getattr(packet, overload) for overload in packet.overloads()]
-    return frozenset(found)
+    schema = getattr(operator, "_schema", None)  # operators of higher order have none
+    name = operator.name() if schema is None else schema.name
+    return CheckpointPolicy.MUST_SAVE if name in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -7,7 +7,6 @@ where `ready` says so.
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -16,12 +15,12 @@ from torch import Tensor, nn
 from allformer.core.taps import listening
 
 HALF = (torch.bfloat16, torch.float16)
+_TRITON = find_spec("triton") is not None  # asked once: a compiled graph cannot ask
 
 
-@cache
 def has_triton() -> bool:
     """Whether kernels can be compiled; a CPU build of torch comes without Triton."""
-    return find_spec("triton") is not None
+    return _TRITON
 
 
 def ready(x: Tensor, *weights: Tensor | None) -> bool:

@@ -30,10 +30,13 @@ class Case(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Where rows that lie end to end begin, R+1 int32; no row of keys is longer than `width`."""
+    """Where rows that lie end to end begin, R+1 int32; no row of keys is longer than `width`.
+
+    `key` is None where the keys are the queries'.
+    """
 
     query: Tensor
-    key: Tensor
+    key: Tensor | None
     width: int
 
 

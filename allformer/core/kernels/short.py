@@ -60,7 +60,7 @@ def _usual(layout: Layout) -> int:
 def rows_of(scene: Scene) -> Rows:
     """Where the rows of queries and keys begin."""
     query = _starts(scene.query, scene.device)
-    key = query if scene.key is scene.query else _starts(scene.key, scene.device)
+    key = None if scene.key is scene.query else _starts(scene.key, scene.device)
     return Rows(query, key, scene.key.total)
 
 
@@ -108,7 +108,7 @@ class _ShortRows(torch.autograd.Function):
         x: Tensor,
         memory: Tensor | None,
         starts: Tensor,
-        starts_k: Tensor,
+        starts_k: Tensor | None,
         numbers: tuple[int, int, bool, float, int, int],
         seed: Tensor | None,
         site: int,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -91,6 +93,20 @@ def measured_peak(device: torch.device, dtype: torch.dtype | None = None) -> Pea
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def machine_name(device: torch.device) -> str:
+    """`NVIDIA H200`, or the processor with the threads that torch has of it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next(x.split(":", 1)[1].strip() for x in lines if x.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    count = torch.get_num_threads()
+    return f"{name}, {count} thread{'s' if count > 1 else ''}"
 
 
 def memory_taken(device: torch.device) -> float | None:

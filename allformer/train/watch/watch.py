@@ -18,6 +18,9 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from allformer.checkpoint.save import write_json
 from allformer.train.batch import Batch
 from allformer.train.metrics import Lines
 from allformer.train.progress import Lap
@@ -25,7 +28,7 @@ from allformer.train.sections.recipe import Recipe
 from allformer.train.step import Result, Stepper
 from allformer.train.watch.boards import open_boards
 from allformer.train.watch.extremes import Random
-from allformer.train.watch.machine import Peak, find_peak, memory_taken
+from allformer.train.watch.machine import Peak, find_peak, machine_name, memory_taken
 from allformer.train.watch.operations import Operations
 from allformer.train.watch.profile import Profile
 from allformer.train.watch.replay import keep_step
@@ -33,6 +36,7 @@ from allformer.train.watch.spikes import Spikes
 from allformer.train.watch.statistics import FILE, Statistics, flat
 from allformer.train.window import Taken, Window
 
+MACHINE = "machine.json"
 MOST_SPIKES = 3  # steps that are kept: each with a copy of the weights
 
 
@@ -94,6 +98,7 @@ class Watch:
         """Of the time since the last lap, for a row of metrics.jsonl."""
         if self._peak is None:  # here, where the threads are those of the run
             self._peak = find_peak(self.device, self.stepper.dtype)
+            self._write_machine(self._peak)
         share = self.done / max(1e-9, lap.seconds) / self._peak.flops
         self.done = 0.0
         memory = memory_taken(self.device)
@@ -105,6 +110,17 @@ class Watch:
             "seconds_left": round(lap.left, 3),
         }
         return self.last
+
+    def _write_machine(self, peak: Peak) -> None:
+        """For whoever reads the figures later: RUN/machine.json."""
+        told = {
+            "device": machine_name(self.device),
+            "precision": self.stepper.precision,
+            "peak_tflops": round(peak.flops / 1e12, 4),
+            "peak_source": peak.source,
+            "torch": torch.__version__,
+        }
+        write_json(self.run / MACHINE, told)
 
     def shown(self, nll: float, rate: float, speed: float) -> dict[str, str]:
         """What a terminal shows, with what the last lap has measured."""

@@ -212,8 +212,8 @@ def _cut(x: Tensor, memory: Tensor | None, width: int) -> tuple[list[Tensor], in
 
 @torch.library.custom_op("allformer::short_rows", mutates_args=())
 def short_rows(
-    x: Tensor, memory: Tensor | None, starts: Tensor, starts_k: Tensor, heads: int, size: int,
-    causal: bool, scale: float, width: int, block: int, seed: Tensor | None, site: int,
+    x: Tensor, memory: Tensor | None, starts: Tensor, starts_k: Tensor | None, heads: int,
+    size: int, causal: bool, scale: float, width: int, block: int, seed: Tensor | None, site: int,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """x N 3·H·D, or queries N H·D and memory M 2·H·D → the context N H·D, and log Σ exp N H."""
@@ -223,7 +223,8 @@ def short_rows(
     out = x.new_empty(x.shape[0], heads * size)
     lse = x.new_empty(x.shape[0], heads, dtype=torch.float32)
     _forward[(heads, starts.shape[0] - 1)](
-        q, k, v, starts, starts_k, out, lse, seed, heads, step_q, step_k, scale,
+        q, k, v, starts, starts if starts_k is None else starts_k, out, lse, seed, heads, step_q,
+        step_k, scale,
         CAUSAL=causal, SITE=site, THRESHOLD=threshold(dropout), GROW=1 / (1 - dropout),
         WIDTH=width, D=size, BLOCK=block, num_warps=_WARPS[block], num_stages=1,
     )  # fmt: skip
@@ -240,9 +241,9 @@ def _(
 
 @torch.library.custom_op("allformer::short_rows_backward", mutates_args=())
 def short_rows_backward(
-    d_out: Tensor, x: Tensor, memory: Tensor | None, starts: Tensor, starts_k: Tensor, out: Tensor,
-    lse: Tensor, heads: int, size: int, causal: bool, scale: float, width: int, block: int,
-    seed: Tensor | None, site: int, dropout: float,
+    d_out: Tensor, x: Tensor, memory: Tensor | None, starts: Tensor, starts_k: Tensor | None,
+    out: Tensor, lse: Tensor, heads: int, size: int, causal: bool, scale: float, width: int,
+    block: int, seed: Tensor | None, site: int, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of x and memory (empty where there is none)."""
     x, d_out = x.contiguous(), d_out.contiguous()
@@ -252,7 +253,8 @@ def short_rows_backward(
     (q, k, v), step_q, step_k = _cut(x, memory, heads * size)
     (dq, dk, dv), _, _ = _cut(dx, None if memory is None else d_memory, heads * size)
     _backward[(heads, starts.shape[0] - 1)](
-        q, k, v, starts, starts_k, out, lse, d_out, dq, dk, dv, seed, heads, step_q, step_k, scale,
+        q, k, v, starts, starts if starts_k is None else starts_k, out, lse, d_out, dq, dk, dv,
+        seed, heads, step_q, step_k, scale,
         CAUSAL=causal, SITE=site, THRESHOLD=threshold(dropout), GROW=1 / (1 - dropout),
         WIDTH=width, D=size, BLOCK=block, num_warps=_WARPS[block], num_stages=1,
     )  # fmt: skip
