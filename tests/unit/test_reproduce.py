@@ -139,8 +139,9 @@ def test_an_entry_and_the_recipe_of_its_name_do_not_drift_apart(name):
     if entries()[name].checkpoint:
         ours["model"] = {**ours["model"], "checkpoint": other.model.checkpoint}
     ours["data"] = {**ours["data"], "path": other.data.path}
-    if getattr(other.data, "validation", None):
-        ours["data"]["validation"] = other.data.validation
+    for field in ("corpus", "validation"):
+        if getattr(other.data, field, None):
+            ours["data"][field] = getattr(other.data, field)
     assert make_recipe({"name": name, **ours}) == other
 
 
