@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.core.fused import trains
+from allformer.core.fused.adamw import OnePassAdamW
 from allformer.core.graph import Captured, copy_into, on_side_stream
 from allformer.core.starts import decay_groups
 from allformer.train.batch import Batch, mapped, tensors, uncounted
@@ -54,17 +56,21 @@ class Stepper:
         device = model.device
         self.on_gpu = device.type == "cuda"
         self.rate = torch.zeros((), device=device) if self.on_gpu else None
-        self.optimizer = torch.optim.AdamW(
-            decay_groups(model, settings.weight_decay),
-            lr=0.0 if self.rate is None else self.rate,
-            betas=settings.betas,
-            eps=settings.eps,
-            fused=True,
-            capturable=self.on_gpu,
-        )
+        groups = decay_groups(model, settings.weight_decay)
+        options: Any = {"betas": settings.betas, "eps": settings.eps}
+        self.optimizer: torch.optim.AdamW
+        if self.rate is not None and OnePassAdamW.serves(model.parameters()):
+            self.optimizer = OnePassAdamW(groups, lr=self.rate, **options)
+        else:
+            rate = 0.0 if self.rate is None else self.rate
+            options |= {"fused": True, "capturable": self.on_gpu}
+            self.optimizer = torch.optim.AdamW(groups, lr=rate, **options)
         self.scaler = torch.amp.GradScaler(device.type) if settings.precision == "fp16" else None
         self.dtype = DTYPES[settings.precision]
-        self._loss = torch.compile(self.plain_loss, dynamic=False) if settings.compile else None
+        # Where fused kernels do all between the matrix products, to capture them is enough: there
+        # is nothing to wait for before the first step.
+        compiled = settings.compile and not trains(device, self.dtype)
+        self._loss = torch.compile(self.plain_loss, dynamic=False) if compiled else None
         self._graph: _Graph | None = None
 
     def __call__(self, batches: Sequence[Batch], rate: float) -> Result:
@@ -128,7 +134,8 @@ class Stepper:
     # --- the whole step as one CUDA graph: a small model is limited by launching kernels ---------
 
     def _can_replay(self, batches: Sequence[Batch]) -> bool:
-        return self.on_gpu and self._loss is not None and self.scaler is None and len(batches) == 1
+        wanted = self.on_gpu and self.settings.compile
+        return wanted and self.scaler is None and len(batches) == 1
 
     def _replay(self, batch: Batch, tokens: int) -> Result:
         if self._graph is None:
