@@ -6,7 +6,7 @@ result = report_run("runs/mine")      # writes runs/mine/report.html
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,11 +19,13 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.errors import AllformerError, ConfigError
 from allformer.evaluate import evaluate_run
 from allformer.explain.report import Sample, write_report
+from allformer.run_facts import run_facts, taught
 from allformer.tasks.pipeline import run_pipeline
 from allformer.train.corpora import open_split
-from allformer.train.metrics import read_metrics
+from allformer.train.metrics import read_lines, read_metrics
+from allformer.train.predictions import Predictions
 from allformer.train.recipe import Recipe, read_recipe
-from allformer.version import __version__
+from allformer.train.watch.statistics import FILE as STATISTICS
 
 NAMES = {
     "de": ("German", "德文"), "en": ("English", "英文"), "es": ("Spanish", "西班牙文"),
@@ -32,6 +34,7 @@ NAMES = {
     "zh": ("Chinese", "中文"),
 }  # fmt: skip
 SHOWN, WRONG, LENGTH = 10, 3, 120  # sentences to look at, further mistakes, and their characters
+TRANSLATOR = "seq2seq"
 
 Pairs = list[tuple[str, str]]
 
@@ -53,32 +56,104 @@ def report_run(
     device: torch.device | str = "cpu",
     say: Callable[[str], None] = print,
 ) -> RunReport:
-    """Write the page of a run, to RUN/report.html unless `out` says otherwise.
+    """Write the page of a run of any objective, to RUN/report.html unless `out` says otherwise.
 
-    The first `sentences` of its test split (or of its validation split, or of `split`) are
-    translated and scored. A run whose data is gone is shown without scores.
+    Of a translator the first `sentences` of its test split (or of its validation split, or of
+    `split`) are translated and scored; one whose data is gone is shown without scores. All others
+    are shown with the examples and figures of their last validation.
     """
     if sentences < 1:
         raise ConfigError(f"sentences={sentences} must be at least 1; try 500")
     run = load_run(path, device)
-    if not isinstance(run.model, EncoderDecoderModel):
-        raise ConfigError(f"{path} is no translator: a report shows runs of objective seq2seq")
     file = run.path / "recipe.yaml"
     recipe = read_recipe(file) if file.is_file() else None
+    history = _history(run.path)
+    predictions = Predictions.load(run.path)
+    told: dict[str, Any] = {
+        "history": history,
+        "statistics": _rows(read_lines(run.path / STATISTICS)),
+        "facts": run_facts(run, recipe, history, predictions),
+    }
+    page = run.path / "report.html" if out is None else Path(out)
+    if _translates(run, recipe):
+        return _translator(run, recipe, split, sentences, page, told, say)
+    if split is not None:
+        raise ConfigError(
+            f"split={split!r}: only a translator's page scores a split; the page of "
+            f"{run.path} shows its last validation: leave it out"
+        )
+    scores = _last_figures(history)
+    write_report(
+        page,
+        model=run.model,
+        # between two stacks the page puts its own marks, as a translator's does
+        tokenizer=run.tokenizer.with_specials()
+        if len(run.model.config.stacks) > 1
+        else run.tokenizer,
+        scores=scores,
+        predictions=predictions or Predictions(),
+        **told,
+    )
+    return RunReport(page, scores)
+
+
+def _translates(run: Run, recipe: Recipe | None) -> bool:
+    if not isinstance(run.model, EncoderDecoderModel):
+        return False
+    return recipe is None or taught(recipe) == TRANSLATOR
+
+
+def _history(run: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl, less what is no number: a run that diverged has some."""
+    return [{k: v for k, v in row.items() if _is_number(v)} for row in read_metrics(run)]
+
+
+def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of statistics.jsonl that are what training writes."""
+    names = ("weights", "activations")
+    return [row for row in rows if all(isinstance(row.get(name), dict) for name in names)]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _last_figures(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of the weights that stayed: of the last validation that there is."""
+    held = "validation_"
+    rows = [row for row in history if f"{held}nll" in row]
+    if not rows:
+        return {}
+    found = {k.removeprefix(held): x for k, x in rows[-1].items() if k.startswith(held)}
+    return {k: x for k, x in found.items() if not k.startswith("nll") or len(found) == 1}
+
+
+# --- translators ----------------------------------------------------------------------------------
+
+
+def _translator(
+    run: Run,
+    recipe: Recipe | None,
+    split: str | None,
+    sentences: int,
+    page: Path,
+    told: dict[str, Any],
+    say: Callable[[str], None],
+) -> RunReport:
     pairs = _pairs(recipe, split, sentences, say)
     scores: dict[str, Any] = {}
     outputs: list[str] = []
     if recipe is not None and pairs:
         say(f"translating {len(pairs):,} sentences")
         scores, outputs = evaluate_run(run_pipeline(run), pairs, recipe.data.target)
-    page = write_report(
-        run.path / "report.html" if out is None else out,
+    told["facts"] |= _direction(recipe, len(pairs))
+    write_report(
+        page,
         model=run.model,
         tokenizer=run.tokenizer.with_specials(),  # the page puts them where it shows them
-        history=_history(run.path),
         scores={name: value for name, value in scores.items() if name != "beams"},
         samples=_samples(pairs, outputs),
-        facts=_facts(run, recipe, len(pairs)),
+        **told,
     )
     return RunReport(page, scores)
 
@@ -107,16 +182,6 @@ def _real(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
     return ((source, target) for source, target in pairs if source.strip())
 
 
-def _history(run: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl, less what is no number: a run that diverged has some."""
-    rows = [row for row in read_metrics(run) if isinstance(row, dict)]
-    return [{k: v for k, v in row.items() if _is_number(v)} for row in rows]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
 def _samples(pairs: Pairs, outputs: Sequence[str]) -> list[Sample]:
     """Sentences from all over the split, and up to three mistakes: nothing is hidden."""
     found = [Sample(*pair, output) for pair, output in zip(pairs, outputs, strict=bool(outputs))]
@@ -126,31 +191,17 @@ def _samples(pairs: Pairs, outputs: Sequence[str]) -> list[Sample]:
     return [found[i] for i in (*chosen, *wrong[:WRONG])]
 
 
-def _facts(run: Run, recipe: Recipe | None, scored: int) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "torch": torch.__version__,
-        "allformer": __version__,
-        "commands": {
-            "translate": f'allformer translate {run.path} "…"',
-            "resume": f"allformer train --resume {run.path}",
-            "evaluate": f"allformer evaluate {run.path}",
-        },
-    }
+def _direction(recipe: Recipe | None, scored: int) -> dict[str, Any]:
     if recipe is None:
-        return facts
+        return {}
     source, target = (
         NAMES.get(code, (code, code)) for code in (recipe.data.source, recipe.data.target)
     )
-    if scored:
-        facts["test_pairs"] = scored
-    return facts | {
-        "command": f"allformer train {run.path / 'recipe.yaml'} --out runs/again",
+    return {
+        **({"test_pairs": scored} if scored else {}),
         "title": {
             "en": f"A Transformer learned to translate {source[0]} into {target[0]}",
             "zh": f"一个 Transformer 学会了把{source[1]}译成{target[1]}",
         },
         "direction": {"en": f"{source[0]} → {target[0]}", "zh": f"{source[1]} → {target[1]}"},
-        "data": recipe.data.path or recipe.data.corpus or "–",
-        "precision": recipe.train.precision,
-        "seed": recipe.train.seed,
     }

@@ -111,7 +111,7 @@ def alone(config: Model, readers: int, steps: int = STEPS) -> tuple[Any, list[An
 
 def stepper_on(config: Model, ranks: Any) -> Stepper:
     model = fresh(config)
-    ranks.prepare(model, torch.device("cpu"), "fp32", SETTINGS.optim)
+    ranks.prepare(model, torch.device("cpu"), None)
     return Stepper(model, objective_of(config), SETTINGS, ranks)
 
 

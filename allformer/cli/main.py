@@ -12,11 +12,14 @@ import typer
 
 from allformer.cli import understand, vectors, write
 from allformer.cli.audit import audit
-from allformer.cli.common import Device, given, open_model, say, show
+from allformer.cli.common import Device, say, show
 from allformer.cli.convert import convert
 from allformer.cli.entry import run
+from allformer.cli.evaluate import EVALUATE, absolute, evaluate
 from allformer.cli.help import App, Verbs
+from allformer.cli.replay import REPLAY, replay
 from allformer.cli.report import REPORT, report
+from allformer.cli.reproduce import REPRODUCE, reproduce
 from allformer.errors import AllformerError
 from allformer.version import __version__
 
@@ -48,11 +51,6 @@ def _all_verbs(
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")]
-RunArgument = Annotated[Path, typer.Argument(help="The directory that training wrote.")]
-Beams = Annotated[int | None, typer.Option(help="1 is greedy; default: the recipe's.")]
-LengthPenalty = Annotated[
-    float | None, typer.Option(help="Score = log p / length^penalty; default: the recipe's.")
-]
 
 
 @app.command(
@@ -87,6 +85,7 @@ def demo(
 @app.command(
     epilog="Examples: `allformer train recipes/multi30k-en-de.yaml --out runs/m30k`; "
     "`allformer train --data corpus/ --source en --target zh --out runs/mine`; "
+    "`allformer train recipes/multi30k-en-de.yaml --dry-run`; "
     "`allformer train --resume runs/mine`; "
     "`allformer train --resume runs/mine --set train.steps=20000` goes on after its end"
 )
@@ -110,8 +109,16 @@ def train(
     compile: Annotated[
         bool | None, typer.Option(help="torch.compile; default: on a GPU only.")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print sizes, memory, steps and time; train nothing."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="--dry-run as one JSON object.")] = False,
+    profile: Annotated[
+        int, typer.Option(min=0, help="Look at so many steps with torch's profiler.")
+    ] = 0,
 ) -> None:
-    """Train an encoder-decoder on parallel text. Ctrl-C saves; --resume goes on."""
+    """Train what a recipe says: any objective, any model. Ctrl-C saves; --resume goes on."""
     from allformer.train.loop import train as run_training
     from allformer.train.recipe import make_recipe, read_recipe
 
@@ -129,59 +136,31 @@ def train(
             overrides=set or (),
             allow_changed_data=allow_changed_data,
             compile=compile,
+            profile=profile,
         )
         return
     if allow_changed_data:
         raise AllformerError("--allow-changed-data belongs to --resume; leave it out")
     overrides = [
         *(set or ()),
-        *([f"data.path={json.dumps(_absolute(data))}"] if data else ()),
+        *([f"data.path={json.dumps(absolute(data))}"] if data else ()),
         *([f"data.source={source}"] if source else ()),
         *([f"data.target={target}"] if target else ()),
     ]
     asked = read_recipe(recipe, overrides) if recipe else make_recipe({}, overrides)
-    run_training(asked, out or Path("runs") / asked.name, device=device, compile=compile)
+    if dry_run:
+        from allformer.cli.tables import plan_table
+        from allformer.train.dry_run import dry_run as plan
 
-
-@app.command(epilog="Example: `allformer evaluate runs/m30k --data corpus/ --split val --beams 5`")
-def evaluate(
-    run: RunArgument,
-    data: Annotated[str | None, typer.Option(help="As for train; default: the run's own.")] = None,
-    split: Annotated[str, typer.Option(help="test, val or train.")] = "test",
-    beams: Beams = None,
-    length_penalty: LengthPenalty = None,
-    lowercase: Annotated[bool, typer.Option(help="Score in lower case.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the translations here.")] = None,
-    device: Device = None,
-    as_json: AsJson = False,
-) -> None:
-    """BLEU (sacreBLEU, with its signature), chrF, exact match and perplexity of a run."""
-    from dataclasses import replace
-
-    from allformer.evaluate import check_run, evaluate_run
-    from allformer.train.corpora import open_split
-    from allformer.train.outputs import check_file, told
-
-    if output is not None:
-        check_file(output)
-    pipeline = open_model(str(run), device, None)
-    check_run(pipeline)
-    recipe = _recipe(run)
-    asked = replace(recipe.data, path=_absolute(data)) if data else recipe.data
-    pairs = open_split(asked, split, new=data is not None)
-    options = given(num_beams=beams, length_penalty=length_penalty)
-    scores, outputs = evaluate_run(
-        pipeline, pairs, recipe.data.target, lowercase=lowercase, **options
-    )
-    if output is not None:
-        with told(output, "give another --output"):
-            output.write_text("".join(line + "\n" for line in outputs), encoding="utf-8")
-    if as_json:
-        print(json.dumps(scores, ensure_ascii=False))
+        found = plan(asked, device=device, compile=compile)
+        if as_json:
+            print(json.dumps(found.as_dict()))
+        else:
+            show(plan_table(asked.name, found))
         return
-    from allformer.cli.tables import scores_table
-
-    show(scores_table(scores))
+    run_training(
+        asked, out or Path("runs") / asked.name, device=device, compile=compile, profile=profile
+    )
 
 
 @app.command(
@@ -223,7 +202,10 @@ def info(
         show(piece)
 
 
+app.command(epilog=EVALUATE)(evaluate)
 app.command(epilog=REPORT)(report)
+app.command(epilog=REPLAY)(replay)
+app.command(epilog=REPRODUCE)(reproduce)
 app.command(epilog=write.TRANSLATE)(write.translate)
 app.command(epilog=write.GENERATE)(write.generate)
 app.command(epilog=write.SUMMARISE)(write.summarise)
@@ -271,18 +253,6 @@ def _config(what: str) -> Any:
     if not isinstance(config, Model):
         raise AllformerError(f"{path} holds a {type(config).__name__}, which is no whole model")
     return config
-
-
-def _recipe(run: Path) -> Any:
-    from allformer.train.recipe import Recipe, read_recipe
-
-    path = run / "recipe.yaml"
-    return read_recipe(path) if path.is_file() else Recipe()
-
-
-def _absolute(data: str) -> str:
-    """Paths are kept in the run's recipe: they must hold from anywhere."""
-    return ",".join(str(Path(part.strip()).absolute()) for part in data.split(","))
 
 
 def main() -> None:

@@ -20,7 +20,8 @@ def report(
     run: Annotated[Path, typer.Argument(help="The directory that training wrote.")],
     out: Annotated[Path | None, typer.Option(help="The page; default: RUN/report.html.")] = None,
     split: Annotated[
-        str | None, typer.Option(help="test, val or train; default: test, else val.")
+        str | None,
+        typer.Option(help="Of a translator: test, val or train; default: test, else val."),
     ] = None,
     sentences: Annotated[int, typer.Option(help="How many of them to translate and score.")] = 500,
     device: Device = None,
@@ -28,8 +29,8 @@ def report(
 ) -> None:
     """One page that shows a run, offline, in English and Chinese.
 
-    Scores and translations, training curves, attention maps of every layer and head, positions, a
-    diagram with shapes, parameters by formula.
+    Figures, examples and mistakes, training curves, statistics of layers, attention maps of every
+    layer and head, positions, a diagram with shapes, parameters by formula.
     """
     from allformer.core.precision import pick_device
     from allformer.run_report import report_run
@@ -43,8 +44,11 @@ def report(
     if as_json:
         print(json.dumps({"report": str(result.page), **result.scores}, ensure_ascii=False))
         return
-    if result.scores:
+    if "sentences" in result.scores:
         from allformer.cli.tables import scores_table
 
         show(scores_table(result.scores))
+    else:
+        for name, value in result.scores.items():
+            print(f"{name.replace('_', ' '):<20} {value:.4g}")
     print(f"Open {result.page} in a browser. 在浏览器中打开（可切换中文）。")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -20,9 +20,41 @@ def scores_table(scores: Mapping[str, Any]) -> Table:
     table.add_row("exact match", f"{scores['exact_match']:.2f} %", "")
     table.add_row("BLEU", f"{scores['bleu']:.2f}", scores["bleu_signature"])
     table.add_row("chrF", f"{scores['chrf']:.2f}", scores["chrf_signature"])
-    perplexity = scores["perplexity"]
-    shown = f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.2e}"
-    table.add_row("perplexity", shown, "per token")
+    if "perplexity" in scores:
+        perplexity = scores["perplexity"]
+        shown = f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.2e}"
+        table.add_row("perplexity", shown, "per token")
+    return table
+
+
+def figures_table(figures: Mapping[str, Any]) -> Table:
+    """What was measured, one figure a line; counts without a fraction."""
+    table = Table(title="scores", title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", overflow="fold")
+    for name, value in figures.items():
+        table.add_row(name.replace("_", " "), _figure(value))
+    return table
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.2e}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def entries_table(entries: Iterable[Any]) -> Table:
+    """What can be reproduced: the score that is declared, by whom it is published, and the time."""
+    table = Table(title="allformer reproduce NAME", title_justify="left", show_lines=True)
+    table.add_column("name, declared score", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    for entry in entries:
+        score = entry.score
+        declared = f"{score.figure.replace('_', ' ')} {score.expected:g} ± {score.tolerance:g}"
+        seen = entry.seen or "[yellow]not yet[/]"
+        facts = {"published": entry.published, "seen here": seen, "time": entry.time}
+        lines = [entry.about, *(f"[dim]{what}:[/] {said}" for what, said in facts.items())]
+        table.add_row(f"[bold]{entry.name}[/]\n{declared}", "\n".join(lines))
     return table
 
 
@@ -80,6 +112,32 @@ def count_tables(name: str, count: Count, grown: Sequence[Count]) -> list[Table]
             f"{c.flops_per_token:,}",
         )
     return [parts, cost, growth]
+
+
+def plan_table(name: str, plan: Any) -> Table:
+    """What a training will take."""
+    from allformer.train.progress import clock
+
+    table = Table(title=f"{name}: the plan", title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    table.add_row("parameters", f"{plan.parameters:,}", f"{plan.precision} on {plan.device}")
+    for part, size in plan.memory.items():
+        note = "of one micro-batch" if part == "activations" else ""
+        table.add_row(f"  {part}", _bytes(size), note)
+    table.add_row("  together", _bytes(sum(plan.memory.values())), "")
+    table.add_row("examples", f"{plan.examples:,}", "")
+    table.add_row("tokens a step", f"{plan.tokens_per_step:,.0f}", "labels that count")
+    table.add_row("steps an epoch", f"{plan.steps_per_epoch:,.1f}", "")
+    epochs = plan.steps / max(plan.steps_per_epoch, 1e-9)
+    table.add_row("steps", f"{plan.steps:,}", f"{epochs:,.2f} epochs")
+    table.add_row("a step takes", f"{1000 * plan.seconds_per_step:,.1f} ms", "the first few, timed")
+    speed = f"{plan.tokens_per_second:,.0f} tokens/s"
+    table.add_row(
+        "expected time", clock(plan.seconds), f"{speed}; validation and saving come on top"
+    )
+    return table
 
 
 def _bytes(number: int) -> str:

@@ -54,11 +54,16 @@ class Attention(nn.Module):
         memory: Tensor | None = None,
         state: LayerState | None = None,
         relation: Relation = PLAIN,
+        seed: Tensor | None = None,
     ) -> Tensor:
         """x B T dim (or N dim) looks at itself, or at `memory` B S dim → the shape of x.
 
-        With a `relation` that turns, queries and keys are turned by their positions first.
+        With a `relation` that turns, queries and keys are turned by their positions first. `seed`
+        chooses the mask where a fused kernel drops out.
         """
+        if state is None and self.mixer.takes_whole(plan):
+            whole: Tensor = self.out(self._whole(x, plan, memory, relation, seed))
+            return whole
         own = None
         if self.cross:
             parts = self._across(x, plan, memory, state)
@@ -70,6 +75,24 @@ class Attention(nn.Module):
             extra = partial(relation.scores, part=self.relative)
         context = self.mixer(parts, plan, own, extra)
         return tap(self, "output", self.out(tap(self, "context", context)))
+
+    def _whole(
+        self,
+        x: Tensor,
+        plan: Any,
+        memory: Tensor | None,
+        relation: Relation,
+        seed: Tensor | None,
+    ) -> Tensor:
+        if self.cross:
+            assert memory is not None, "cross-attention needs the encoder's output"
+            context: Tensor = self.mixer.whole(self.query(x), self.memory(memory), plan, seed)
+            return context
+        fused = self.qkv(x)
+        if relation.turns:
+            fused = self._turn(fused, relation)
+        context = self.mixer.whole(fused, None, plan, seed)
+        return context
 
     def _within(
         self, x: Tensor, plan: Any, before: Tensor | None, relation: Relation
@@ -101,6 +124,9 @@ class Attention(nn.Module):
 
     def _turn(self, fused: Tensor, relation: Relation) -> Tensor:
         """Turn the query and key heads of the fused product, … (H+2G)·D; values stay."""
+        whole = relation.turn_whole(fused, self.turned)
+        if whole is not None:
+            return whole
         heads = fused.view(*fused.shape[:-1], -1, self.mixer.size)  # … H+2G D
         turned = relation.turn(heads[..., : self.turned, :])
         return torch.cat([turned, heads[..., self.turned :, :]], dim=-2).flatten(-2)

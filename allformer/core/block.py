@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from allformer import config
 from allformer.core.attention import Attention
 from allformer.core.feed_forward import Feed
+from allformer.core.fused.norm import NOTHING, Thinning, add_norm, norm_of_sum
 from allformer.core.norm import make_norm
 from allformer.core.relatives.relative import PLAIN, Relation, Relative
 from allformer.core.states import LayerState
 from allformer.core.taps import tap
+
+SITES = {"attention": 0, "cross": 2, "feed": 4}  # numbers of masks: inside a sub-layer, behind it
 
 
 class Step(NamedTuple):
@@ -66,14 +69,19 @@ class Block(nn.Module):
         memory_plan: Any = None,
         state: LayerState | None = None,
         relation: Relation = PLAIN,
+        seed: Tensor | None = None,
     ) -> list[Step]:
-        """The sub-layers in order, for whoever joins them in another way (reversible layers)."""
-        look = partial(self.attention, plan=plan, state=state, relation=relation)
+        """The sub-layers in order, for whoever joins them in another way (reversible layers).
+
+        `seed` chooses the masks of dropout inside fused kernels.
+        """
+        look = partial(self.attention, plan=plan, state=state, relation=relation, seed=seed)
         steps = [Step("attention", self.attention_norm, look)]
         if self.has_cross:
-            across = partial(self.cross, plan=memory_plan, memory=memory, state=state)
+            across = partial(self.cross, plan=memory_plan, memory=memory, state=state, seed=seed)
             steps.append(Step("cross", self.cross_norm, across))
-        return [*steps, Step("feed", self.feed_norm, self.feed)]
+        feed = self.feed if seed is None else partial(self.feed, seed=seed)
+        return [*steps, Step("feed", self.feed_norm, feed)]
 
     def join(self, x: Tensor, step: Step) -> Tensor:
         """One sub-layer with its residual and its norm."""
@@ -83,3 +91,31 @@ class Block(nn.Module):
             return tap(self, added, x + F.dropout(h, self.dropout, self.training))
         h = tap(self, added, x + F.dropout(step.work(x), self.dropout, self.training))
         return tap(self, normed, step.norm(h))
+
+    def carry(
+        self, x: Tensor, h: Tensor | None, before: Thinning, steps: list[Step], seed: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """All `steps` as `join` does them, in fused kernels: sum and norm are one pass.
+
+        With pre-norm the last sub-layer's result is not added but handed on, `h`, so that the next
+        layer's norm adds it, thinned out as `before` says.
+        """
+        for step in steps:
+            own = self.thinning(step.name, seed)
+            if not self.pre:
+                if h is not None:  # from a layer of the other kind
+                    x, h = x + before(h), None
+                x = norm_of_sum(x, step.work(x), step.norm, own)
+                continue
+            if h is None:
+                y = norm_of_sum(x, None, step.norm)
+            else:
+                x, y = add_norm(x, h, step.norm, before)
+            h, before = step.work(y), own
+        return x, h
+
+    def thinning(self, step: str, seed: Tensor | None) -> Thinning:
+        """The dropout behind a sub-layer."""
+        if not self.training or not self.dropout:
+            return NOTHING
+        return Thinning(self.dropout, seed, SITES[step] + 1)

@@ -7,7 +7,12 @@ from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.activation import ACT
+from allformer.core.fused.feed import feed_serves, feed_tail
+from allformer.core.fused.norm import NOTHING, Thinning
+from allformer.core.fused.random import draw
 from allformer.core.linear import Linear
+from allformer.core.matmul import matmul
+from allformer.core.precision import cast
 from allformer.core.taps import tap
 
 
@@ -21,11 +26,31 @@ class Feed(nn.Module):
         self.gate = Linear(dim, feed.width, bias=feed.bias) if feed.gated else None  # W_g
         self.down = Linear(feed.width, dim, bias=feed.bias)  # W₂
         self.act = ACT[feed.act]
+        self.kind = feed.act
         self.dropout = feed.dropout
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, seed: Tensor | None = None) -> Tensor:
+        """… dim → … dim; `seed` chooses the mask where a fused kernel drops out."""
+        if self._fuses(x):
+            return self._fused(x, seed)
         h = tap(self, "up", self.up(x))
         h = self.act(h) if self.gate is None else self.act(tap(self, "gate", self.gate(x))) * h
         h = tap(self, "inner", h)
         h = F.dropout(h, self.dropout, self.training)
         return tap(self, "output", self.down(h))
+
+    def _fuses(self, x: Tensor) -> bool:
+        """Whether one kernel does all between the products; changed or replaced layers do not."""
+        layers = [layer for layer in (self.up, self.gate, self.down) if layer is not None]
+        plain = all(type(layer) is Linear and layer.delta is None for layer in layers)
+        return plain and feed_serves(x, self.kind, *(layer.weight for layer in layers))
+
+    def _fused(self, x: Tensor, seed: Tensor | None) -> Tensor:
+        up = matmul(x, cast(self.up.weight, x.dtype), None)
+        gate = None if self.gate is None else matmul(x, cast(self.gate.weight, x.dtype), None)
+        biases = self.up.bias, None if self.gate is None else self.gate.bias
+        thinning = NOTHING
+        if self.training and self.dropout:
+            thinning = Thinning(self.dropout, draw(1, x.device)[0] if seed is None else seed, 4)
+        weight, bias = cast(self.down.weight, x.dtype), self.down.addend(x.dtype)
+        return feed_tail(up, gate, biases, self.kind, weight, bias, thinning)

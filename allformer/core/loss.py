@@ -4,10 +4,13 @@
 
 With label smoothing ε over V classes the target distribution is q = (1−ε)·onehot + ε/V, and
 
-    loss = −Σ_v q_v log p_v,      ∂loss/∂logits = p − q.
+    loss = −Σ_v q_v log p_v + z·L²,   L = log Σ_v exp(logit_v),   ∂loss/∂logits = (1 + 2 z L)·p − q.
+
+The z-loss (PaLM, section 5) keeps L near zero, so that logits in half precision do not drift away.
 
 Since the gradient is known as soon as p is, both are computed chunk by chunk in the forward pass:
-one pass over each chunk of logits, no recomputation, V·chunk numbers of memory instead of V·N.
+one pass over each chunk of logits, no recomputation, V·chunk numbers of memory instead of V·N. On a
+GPU the logits of a chunk are overwritten by their gradient (`fused/gpu/entropy.py`).
 
 Legend: N tokens, D model width, V vocabulary, C tokens in a chunk.
 """
@@ -18,13 +21,15 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from allformer.core.fused import trains
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
 
 IGNORE = -100  # the ecosystem's id for "no target here"
 _CHUNK = 2**27  # logits of about this many numbers at a time: 256 MiB in bf16
+_FUSED_CHUNK = 2**29  # 1 GiB in bf16, once: each chunk goes over the gradient of all weights
 _TILE = 128
 
 
@@ -105,21 +110,31 @@ def linear_cross_entropy(
     targets: Tensor,
     smoothing: float = 0.0,
     chunk: int | None = None,
+    z: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Summed smoothed loss and summed negative log-likelihood of `targets` (N) from `hidden` (N D).
 
     logits = hidden weightᵀ + bias, as the head would compute them. Targets of −100 count nothing.
-    The second result is for perplexity and carries no gradient.
+    `z` weighs the z-loss. The second result is for perplexity and carries no gradient.
     """
-    rows = chunk or _rows(hidden.shape[0], weight.shape[0])
-    apply: Any = _LinearCrossEntropy.apply
-    loss, nll = apply(hidden, weight, bias, targets, smoothing, rows, torch.is_grad_enabled())
+    fused = _fused(hidden, weight)
+    rows = chunk or _rows(hidden.shape[0], weight.shape[0], _FUSED_CHUNK if fused else _CHUNK)
+    way: Any = _FusedCrossEntropy if fused else _LinearCrossEntropy
+    loss, nll = way.apply(
+        hidden, weight, bias, targets, smoothing, z, rows, torch.is_grad_enabled()
+    )
     return loss, nll
 
 
-def _rows(tokens: int, vocab: int) -> int:
+def _fused(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether the kernel serves: half precision on a GPU, plain tensors."""
+    half = trains(hidden.device, hidden.dtype) and not torch.compiler.is_compiling()
+    return half and type(hidden) is Tensor and type(weight) in (Tensor, nn.Parameter)
+
+
+def _rows(tokens: int, vocab: int, budget: int) -> int:
     """Tokens in a chunk: all chunks alike, and in steps that matrix kernels cut their work in."""
-    chunks = max(1, -(-tokens * vocab // _CHUNK))
+    chunks = max(1, -(-tokens * vocab // budget))
     rows = max(1, -(-tokens // chunks))
     return rows if chunks == 1 else -(-rows // _TILE) * _TILE
 
@@ -133,6 +148,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         smoothing: float,
+        z: float,
         rows: int,
         grads: bool,
     ) -> tuple[Tensor, Tensor]:
@@ -147,11 +163,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_bias: Tensor | None = None
         for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
             logits = F.linear(h, w, b)  # C V
-            part, part_nll, logp = _chunk(logits, t, smoothing)
+            part, part_nll, logp = _chunk(logits, t, smoothing, z)
             loss, nll = loss + part, nll + part_nll
             if not (want_hidden or want_weight or want_bias):
                 continue
-            d_logits = _chunk_gradient(logp, t, smoothing).to(logits.dtype)
+            grow = 1 + 2 * z * widen(logits).logsumexp(-1, keepdim=True) if z else None
+            d_logits = _chunk_gradient(logp, t, smoothing, grow).to(logits.dtype)
             if want_hidden:
                 d_hidden.append(d_logits @ w)  # C D
             if want_weight:
@@ -166,12 +183,47 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        d_loss = grads[0]
-        out = [None if x is None else x * d_loss.to(x.dtype) for x in ctx.saved_tensors]
-        return (*out, None, None, None, None)
+        return _scaled(ctx, grads[0])
 
 
-def _chunk(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+class _FusedCrossEntropy(torch.autograd.Function):
+    """The same by one operator, in which chunks of logits become their gradients in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        smoothing: float,
+        z: float,
+        rows: int,
+        grads: bool,
+    ) -> tuple[Tensor, Tensor]:
+        from allformer.core.fused.gpu.entropy import linear_entropy
+
+        w = weight.to(hidden.dtype)
+        b = None if bias is None else bias.to(hidden.dtype)
+        wants = [grads and x for x in ctx.needs_input_grad[:3]]
+        loss, nll, *found = linear_entropy(hidden, w, b, targets, smoothing, z, rows, wants)
+        ctx.save_for_backward(*(d if want else None for d, want in zip(found, wants, strict=True)))
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _scaled(ctx, grads[0])
+
+
+def _scaled(ctx: Any, d_loss: Tensor) -> Any:
+    out = [None if x is None else x * d_loss.to(x.dtype) for x in ctx.saved_tensors]
+    return (*out, None, None, None, None, None)
+
+
+def _chunk(
+    logits: Tensor, targets: Tensor, smoothing: float, z: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Loss sum, NLL sum and log p (C V) of one chunk; rows without a target give zero."""
     wide = widen(logits)
     real = targets != IGNORE
@@ -181,19 +233,29 @@ def _chunk(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, T
     loss = nll
     if smoothing:
         loss = (1 - smoothing) * nll - smoothing * logp.mean(-1) * real
+    if z:
+        loss = loss + z * wide.logsumexp(-1).square() * real
     return loss.sum(), nll.sum(), logp
 
 
-def _chunk_gradient(logp: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-    """∂loss/∂logits = p − q of one chunk, C V; rows without a target give zero."""
+def _chunk_gradient(
+    logp: Tensor, targets: Tensor, smoothing: float, grow: Tensor | None = None
+) -> Tensor:
+    """∂loss/∂logits = grow·p − q of one chunk, C V; rows without a target give zero.
+
+    `grow` (C 1) is 1 + 2 z L.
+    """
     real = (targets != IGNORE)[:, None]
     safe = targets[:, None].where(real, 0)
     spread, peak = smoothing / logp.shape[1], 1 - smoothing
     if torch.compiler.is_compiling():  # one fused pass: comparing is cheaper than scattering
         vocab = torch.arange(logp.shape[1], device=logp.device)
         onehot = (vocab == safe).to(logp.dtype)  # a bool times 0.9 would be fp32, even in fp64
-        return (logp.exp() - spread - peak * onehot) * real
+        p = logp.exp() if grow is None else logp.exp() * grow
+        return (p - spread - peak * onehot) * real
     grad = logp.exp_()  # in place: `logp` is this chunk's own and is not needed again
+    if grow is not None:
+        grad.mul_(grow)
     if smoothing:
         grad.sub_(spread)
     grad.scatter_add_(1, safe, grad.new_full(safe.shape, -peak))

@@ -28,6 +28,7 @@ from allformer.core.layout import Grid, Layout, Packed, pack
 from allformer.core.loss import IGNORE
 from allformer.core.output import Output
 from allformer.core.provenance import Provenance
+from allformer.core.recompute import check_mode
 from allformer.core.registry import implements, module_for
 from allformer.core.replay import Replay
 from allformer.core.stack import Stack
@@ -110,6 +111,16 @@ class Model(nn.Module, Generic[C]):
         from allformer.generate.generate import generate
 
         return generate(self, input_ids, **options)  # type: ignore[arg-type]
+
+    def recompute(self, mode: str | None) -> None:
+        """What the backward pass makes again instead of keeping it: `model.recompute("layers")`.
+
+        "layers": a layer keeps its input alone. "selective": matrix products and attention are
+        kept. None: everything is kept. The numbers are the same.
+        """
+        check_mode(mode)
+        for name in self.config.stacks:
+            self.stack(name).recompute = mode
 
     # --- a call, step by step ---------------------------------------------------------------------
 

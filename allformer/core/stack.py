@@ -13,15 +13,19 @@ from torch import Tensor, nn
 from allformer import config
 from allformer.core import mixers, relatives, sources  # noqa: F401  (registers them)
 from allformer.core.block import Block
+from allformer.core.fused import ready
+from allformer.core.fused.norm import NOTHING, Thinning, norm_of_sum
+from allformer.core.fused.random import draw
 from allformer.core.layout import Layout
 from allformer.core.mixers.mixer import Scene
 from allformer.core.norm import make_norm
+from allformer.core.recompute import recomputed
 from allformer.core.registry import module_for
 from allformer.core.relatives.relative import PLAIN, Relation
 from allformer.core.states import Cache, LayerState
 from allformer.core.taps import listening, speaking_as, tap
 
-Plans = dict[tuple[config.Mixer, int], Any]  # by what mixes alike, and the size of a head
+Plans = dict[tuple[config.Mixer, int, bool], Any]  # by what mixes alike, and the form of its heads
 
 
 class Stack(nn.Module):
@@ -45,6 +49,8 @@ class Stack(nn.Module):
         self.final_norm = None
         if stack.final_norm is not None:
             self.final_norm = make_norm(stack.final_norm, stack.dim)
+        self.recompute: str | None = None  # for the backward pass; see `core.recompute`
+        self.drops = any(_drops(block) for block in stack.blocks)
 
     def new_cache(self) -> Cache:
         """Empty states, one for each layer that runs: what its mixer asks for."""
@@ -70,9 +76,13 @@ class Stack(nn.Module):
         """
         relation = self._relation(layout, x, position_ids)
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
+        scene = scene._replace(cached=cache is not None)
         wide = None if across is None else scene._replace(key=across, causal=False, relation=PLAIN)
         within: Plans = {}
         outside: Plans = {}
+        fused = cache is None and ready(x)
+        seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
+        h, before = None, NOTHING
         for i, j in enumerate(self.order):
             layer: Any = self.layers[j]
             state = None if cache is None else cache[i]
@@ -81,17 +91,46 @@ class Stack(nn.Module):
             if layer.has_cross:
                 assert wide is not None, "this stack looks across: give it the other's layout"
                 memory_plan = _once(outside, layer.cross.mixer, wide)
+            if fused:
+                seed = None if seeds is None else seeds[i]
+                x, h = self._carry(
+                    layer, x, h, before, (plan, memory, memory_plan, None, relation, seed)
+                )
+                before = layer.thinning("feed", seed)
+                continue
             args = (x, plan, memory, memory_plan, state, relation)
             if listening() and i != j:
                 with speaking_as(layer, f"{self.path}.{i}"):
                     x = layer(*args)
             else:
-                x = layer(*args)
+                mode = None if cache is not None else self.recompute
+                x = recomputed(mode, self.training and self.drops, layer, *args)
         if cache is not None:
             cache.advance(x.shape[1])
-        if self.final_norm is not None:
+        if fused:
+            x = self._settle(x, h, before)
+        elif self.final_norm is not None:
             x = self.final_norm(x)
         return F.dropout(tap(self, "output", x), self.config.final_dropout, self.training)
+
+    def _carry(
+        self, layer: Block, x: Tensor, h: Tensor | None, before: Thinning, scenery: tuple[Any, ...]
+    ) -> tuple[Tensor, Tensor | None]:
+        """One layer by fused kernels; see `Block.carry`."""
+
+        def run(x: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
+            return layer.carry(x, h, before, layer.steps(*scenery), scenery[-1])
+
+        # Masks are by seeds that were drawn before, but for those of attention's own kernels.
+        random = self.training and layer.attention.mixer.dropout > 0
+        out: tuple[Tensor, Tensor | None] = recomputed(self.recompute, random, run, x, h)
+        return out
+
+    def _settle(self, x: Tensor, h: Tensor | None, before: Thinning) -> Tensor:
+        """What the last layer has handed on, added; and the final norm."""
+        if self.final_norm is not None:
+            return norm_of_sum(x, h, self.final_norm, before)
+        return x if h is None else x + before(h)
 
     def _relation(self, layout: Layout, x: Tensor, position_ids: Tensor | None) -> Relation:
         if self.relative is None:
@@ -103,7 +142,13 @@ class Stack(nn.Module):
 
 def _once(plans: Plans, mixer: Any, scene: Scene, state: LayerState | None = None) -> Any:
     """One plan for all layers of a stack that mix alike; the first one's state speaks for all."""
-    key = (mixer.config, mixer.size)
+    key = (mixer.config, mixer.size, mixer.heads == mixer.groups)
     if key not in plans:
         plans[key] = mixer.plan(scene if state is None else scene._replace(state=state.own))
     return plans[key]
+
+
+def _drops(block: config.Block) -> bool:
+    """Whether anything is dropped out in a layer."""
+    inner = block.attention.dropout or (block.cross is not None and block.cross.dropout)
+    return bool(block.dropout or block.feed.dropout or inner)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 Listener = Callable[[str, Tensor], Tensor | None]
 _listener: Listener | None = None
+_exact = True
 _renamed: tuple[str, str] | None = None
 
 
@@ -28,8 +29,13 @@ class Named(Protocol):
 
 
 def listening() -> bool:
-    """True inside `listen`: the slow, exact values (scores, weights) are worth computing."""
+    """True inside `listen`."""
     return _listener is not None
+
+
+def listening_exactly() -> bool:
+    """Whether what no kernel makes (scores, weights) is worth computing for a listener."""
+    return _listener is not None and _exact
 
 
 def tap(owner: Named, step: str, x: Tensor) -> Tensor:
@@ -55,11 +61,14 @@ def speaking_as(module: Named, path: str) -> Iterator[None]:
 
 
 @contextmanager
-def listen(listener: Listener) -> Iterator[None]:
-    """Let `listener(name, tensor)` hear every tap of every model run inside the block."""
-    global _listener
-    before, _listener = _listener, listener
+def listen(listener: Listener, exact: bool = True) -> Iterator[None]:
+    """Let `listener(name, tensor)` hear every tap of every model run inside the block.
+
+    Not `exact`: only what the run makes anyway, which leaves out each pair's scores and weights.
+    """
+    global _listener, _exact
+    before, _listener, _exact = (_listener, _exact), listener, exact
     try:
         yield
     finally:
-        _listener = before
+        _listener, _exact = before

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, compress, islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Ids = npt.NDArray[Any]  # uint16 where the vocabulary allows it, else int32
 Lengths = npt.NDArray[np.int64]
+Encode = Callable[[list[str]], list[list[int]]]
 
 _CHUNK = 8192  # pairs a call of the tokeniser
 
@@ -31,6 +33,20 @@ class Rows:
 
     def __getitem__(self, i: int) -> Ids:
         return self.ids[self.starts[i] : self.starts[i] + self.lengths[i]]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def take(self, index: npt.ArrayLike) -> Rows:
+        """Some rows in some order, over the same ids: `rows.take([5, 0, 5])`."""
+        chosen = np.asarray(index)
+        return Rows(self.ids, self.lengths[chosen], self.starts[chosen])
+
+    def flat(self) -> Ids:
+        """The ids of all rows end to end, read at once: `rows.take(batch).flat()`."""
+        shift = self.starts - (np.cumsum(self.lengths) - self.lengths)
+        total = int(self.lengths.sum())
+        return np.asarray(self.ids[np.arange(total) + np.repeat(shift, self.lengths)])
 
     @classmethod
     def from_lists(cls, rows: Iterable[list[int]]) -> Rows:
@@ -62,18 +78,23 @@ class EncodedPairs:
         pairs: Iterable[tuple[str, str]],
         tokenizer: Tokenizer,
         max_length: int | None = None,
+        sides: tuple[Encode, Encode] | None = None,
     ) -> EncodedPairs:
         """Encode a stream of pairs: `EncodedPairs.from_pairs(corpus.train, tokenizer, 128)`.
 
         A pair with more than `max_length` ids on either side is dropped, never cut: `.dropped`
-        counts them and `.longest` says what it would take.
+        counts them and `.longest` says what it would take. `sides` encode sources and targets in
+        a way of their own, with whatever stands around them.
         """
+        if sides is None:
+            sides = 2 * (partial(tokenizer.encode_batch, add_special_tokens=False),)
         dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.int32)
         sources, targets = _Growing(dtype), _Growing(dtype)
         dropped = longest = 0
         for chunk in chunks(pairs, _CHUNK):
-            source = tokenizer.encode_batch([p[0] for p in chunk], add_special_tokens=False)
-            target = tokenizer.encode_batch([p[1] for p in chunk], add_special_tokens=False)
+            source, target = (
+                encode([pair[side] for pair in chunk]) for side, encode in enumerate(sides)
+            )
             lengths = [max(len(s), len(t)) for s, t in zip(source, target, strict=True)]
             longest = max(longest, *lengths)
             keep = [max_length is None or length <= max_length for length in lengths]

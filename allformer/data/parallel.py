@@ -23,7 +23,7 @@ from allformer.errors import DataError
 Pair = tuple[str, str]
 Warn = Callable[[str], object]
 
-_SPLITS = {
+SPLITS = {
     "train": ("train",),
     "validation": ("val", "valid", "validation", "dev"),
     "test": ("test",),
@@ -138,7 +138,7 @@ def open_corpus(
         if "train" not in found:
             raise DataError(
                 f"{path} has no training data: looked for train.{source}[.gz] with "
-                f"train.{target}[.gz], and train.tsv[.gz]; {_listing(path)}. Rename the files, or "
+                f"train.{target}[.gz], and train.tsv[.gz]; {listing(path)}. Rename the files, or "
                 "name the languages with --source and --target"
             )
         return Corpus(**found)
@@ -169,7 +169,7 @@ class HeldOut:
 
     def __iter__(self) -> Iterator[Pair]:
         for pair in self.pairs:
-            if (_hash(pair[0], self.seed) <= self.limit) == self.inside:
+            if (text_hash(pair[0], self.seed) <= self.limit) == self.inside:
                 yield pair
 
 
@@ -190,7 +190,7 @@ def hold_out(pairs: Iterable[Pair], count: int, seed: int = 0) -> tuple[HeldOut,
     chosen: set[int] = set()
     others = False
     for source, _ in pairs:
-        value = _hash(source, seed)
+        value = text_hash(source, seed)
         if value in chosen:
             continue
         if len(largest) < count:
@@ -210,7 +210,8 @@ def hold_out(pairs: Iterable[Pair], count: int, seed: int = 0) -> tuple[HeldOut,
     return HeldOut(pairs, limit, seed, False), HeldOut(pairs, limit, seed, True)
 
 
-def _hash(text: str, seed: int) -> int:
+def text_hash(text: str, seed: int) -> int:
+    """Of the words of a text, whatever the white space: `text_hash("a  dog", 0)`."""
     plain = " ".join(text.split()).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(plain, digest_size=8, salt=str(seed).encode()[:16]).digest())
 
@@ -225,7 +226,7 @@ def directory_splits(
 ) -> dict[str, ParallelSource]:
     """The splits that a directory holds, by name: train, validation, test."""
     found: dict[str, ParallelSource] = {}
-    for split, names in _SPLITS.items():
+    for split, names in SPLITS.items():
         for name in names:
             sides = [_plain_or_gz(folder / f"{name}.{language}") for language in (source, target)]
             table = _plain_or_gz(folder / f"{name}.tsv")
@@ -237,7 +238,7 @@ def directory_splits(
                 missing = target if sides[0] else source
                 raise DataError(
                     f"{sides[0] or sides[1]} has no counterpart {name}.{missing}[.gz]; "
-                    f"{_listing(folder)}"
+                    f"{listing(folder)}"
                 )
             if split in found:
                 break
@@ -251,7 +252,8 @@ def _plain_or_gz(path: Path) -> Path | None:
     return None
 
 
-def _listing(folder: Path) -> str:
+def listing(folder: Path) -> str:
+    """What a folder holds, for messages: `listing(Path("corpus"))` → "there is a.en, a.de"."""
     names = sorted(path.name for path in folder.iterdir())
     shown = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
     return f"there is {shown}" if names else "the directory is empty"
@@ -261,7 +263,7 @@ def _check_file(path: Path) -> None:
     if path.is_file():
         return
     folder = path.parent
-    there = _listing(folder) if folder.is_dir() else f"there is no directory {folder}"
+    there = listing(folder) if folder.is_dir() else f"there is no directory {folder}"
     raise DataError(f"no such file: {path}; {there}")
 
 
@@ -305,7 +307,7 @@ def text_lines(path: Path) -> Iterator[str]:
             try:
                 text = line.decode("utf-8")
             except UnicodeDecodeError as error:
-                raise _not_utf8(path, number, offset + error.start, line) from error
+                raise not_utf8(path, number, offset + error.start, line) from error
             offset += len(line)
             if number == 1:
                 text = text.removeprefix("\ufeff")  # the byte order mark that Windows writes
@@ -327,12 +329,15 @@ def _unpacked(raw: BinaryIO, path: Path) -> Iterator[bytes]:
         raise DataError(f"{path} is not a whole gzip file ({error}); fetch it again") from error
 
 
-def _not_utf8(path: Path, number: int, offset: int, line: bytes) -> DataError:
+def not_utf8(path: Path, number: int, offset: int, line: bytes) -> DataError:
+    """The error for a line that is no UTF-8: it names the byte, and a command that converts."""
     utf16 = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
     guess = "utf-16" if utf16 else "latin1"
     also = "" if utf16 else " (Chinese text is often gb18030 or big5 instead of latin1)"
-    unpack = f"zcat {path} | iconv" if path.suffix == ".gz" else f"iconv {path}"
+    cat = {".gz": "zcat", ".xz": "xzcat", ".bz2": "bzcat"}.get(path.suffix)
+    unpack = f"{cat} {path} | iconv" if cat else f"iconv {path}"
+    name = path.name.removesuffix(path.suffix) if cat else path.name
     return DataError(
         f"{path}, line {number}, byte {offset}: not UTF-8; convert it: "
-        f"{unpack} -f {guess} -t utf-8 > {path.name.removesuffix('.gz')}.utf8{also}"
+        f"{unpack} -f {guess} -t utf-8 > {name}.utf8{also}"
     )

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from allformer import config
-from allformer.core.model import EncoderDecoderModel
-from allformer.core.trace import Trace, trace
-from allformer.explain.words import label, word
+from allformer.core.model import Model
+from allformer.core.taps import listen
+from allformer.explain.words import Pair, label, word
 
 MOST_SAMPLES, MOST_TOKENS = 6, 48
 MOST_WEIGHTS = 700_000  # in all: 930 kB of page
@@ -35,19 +35,33 @@ class ReadsTokens(Protocol):
     def tokens(self, ids: list[int]) -> list[str]: ...
 
 
+# What the rows and the columns of each kind of map are, among a sample's tokens.
+AXES = {"cross": ("written", "source"), "encoder": ("source",) * 2, "decoder": ("read",) * 2}
+
+
 def attention_maps(
-    model: EncoderDecoderModel, tokenizer: ReadsTokens, pairs: Sequence[tuple[str, str]]
+    model: Model[Any], tokenizer: ReadsTokens, pairs: Sequence[tuple[str, str]]
 ) -> list[dict[str, Any]]:
-    """The maps of the first (source, output) pairs that are short enough, as plain data."""
+    """The maps of the first (source, output) pairs that are short enough, as plain data.
+
+    A model of one stack reads the sources alone. One that mixes without weights has no maps.
+    """
     found: list[dict[str, Any]] = []
     room, training = MOST_WEIGHTS, model.training
     model.eval()
     for source, target in pairs:
-        read, written = tokenizer.encode(source), tokenizer.encode(target)
+        read = tokenizer.encode(source)
+        alone = len(model.config.stacks) == 1
+        writes = model.head is None or model.head.writes  # else the decoder reads the input again
+        written = tokenizer.encode(target) if writes and not alone else read
         size = _weights(model.config, len(read) + 1, len(written) + 1)
-        if max(len(read), len(written)) + 1 > _longest(model.config) or size > room:
+        if max(len(read), len(written)) + 1 > _longest(model.config) or size > room or not read:
             continue
-        found.append({"text": source, **_sample(model, tokenizer, read, written)})
+        make = _alone if alone else _sample
+        try:
+            found.append({"text": source, **make(model, tokenizer, read, written)})
+        except KeyError:  # a mixer of another kind
+            break
         room -= size
         if len(found) == MOST_SAMPLES:
             break
@@ -56,47 +70,63 @@ def attention_maps(
 
 
 def alignment(sample: dict[str, Any]) -> str:
-    """A still picture for a page without script: the last layer's cross-attention, averaged."""
-    rows, columns = sample["written"], sample["source"]
+    """A still picture for a page without script: the last layer's attention, averaged."""
+    kind = next(iter(sample["maps"]))
+    rows, columns = (sample[name] for name in AXES[kind])
     heads = [torch.frombuffer(bytearray(base64.b64decode(m)), dtype=torch.uint8)
-             for m in sample["maps"]["cross"][-1]]  # fmt: skip
+             for m in sample["maps"][kind][-1]]  # fmt: skip
     mean = torch.stack(heads).float().mean(0).div(255).view(len(rows), len(columns))
     left = 14 + FONT * max(_ems(token) for token in rows)
     top = 14 + FONT * max(_ems(token) for token in columns)
     width, height = left + CELL * len(columns), top + CELL * len(rows)
     return (
-        f'<svg class="align cross" width="{width:.0f}" height="{height:.0f}" role="img" '
-        f"{label(word('attention.static'))}>"
+        f'<svg class="align {kind}" width="{width:.0f}" height="{height:.0f}" role="img" '
+        f"{label(still(sample))}>"
         + "".join(_axis(rows, columns, left, top))
         + "".join(_cells(mean, left, top))
         + "</svg>"
     )
 
 
-def _longest(model: config.EncoderDecoder) -> int:
+def still(sample: dict[str, Any]) -> Pair:
+    """What the still picture is."""
+    return word("attention.static" if "cross" in sample["maps"] else "attention.static.one")
+
+
+def _longest(model: config.Model) -> int:
     """How many tokens a sample may have: what fits the page and what the model can read."""
     return min([MOST_TOKENS, *(s.longest for s in model.stacks.values() if s.longest is not None)])
 
 
-def _weights(model: config.EncoderDecoder, source: int, target: int) -> int:
+def _weights(model: config.Model, source: int, target: int) -> int:
     """How many attention weights a sample has in all layers and heads."""
-    n = sum(block.attention.heads for block in model.encoder.blocks) * source * source
-    for block in model.decoder.blocks:
-        assert block.cross is not None
-        n += target * (block.attention.heads * target + block.cross.heads * source)
+    n = 0
+    for stack in model.stacks.values():
+        own = source if stack is model.reader else target
+        for block in stack.blocks:
+            n += block.attention.heads * own * own
+            n += 0 if block.cross is None else block.cross.heads * own * source
     return n
 
 
-def _sample(
-    model: EncoderDecoderModel, tokenizer: ReadsTokens, read: list[int], written: list[int]
+def _alone(
+    model: Model[Any], tokenizer: ReadsTokens, read: list[int], _: list[int]
 ) -> dict[str, Any]:
-    source, target = [*read, tokenizer.eos_id], [tokenizer.bos_id, *written]
-    seen = trace(
-        model,
-        only="*.weights",
-        input_ids=torch.tensor([source], device=model.device),
-        decoder_input_ids=torch.tensor([target], device=model.device),
-    )
+    """Of one stack that reads a text as its tokeniser gives it."""
+    (name, stack) = next(iter(model.config.stacks.items()))
+    seen = _seen(model, input_ids=[read])
+    maps = _layers(seen, f"{name}.{{}}.attention.weights", len(stack.blocks))
+    kind = "decoder" if stack.causal else "encoder"
+    return {AXES[kind][0]: tokenizer.tokens(read), "maps": {kind: maps}}
+
+
+def _sample(
+    model: Model[Any], tokenizer: ReadsTokens, read: list[int], written: list[int]
+) -> dict[str, Any]:
+    start = getattr(model.config, "start", None)
+    begin = tokenizer.bos_id if start is None else start  # T5 begins with its padding
+    source, target = [*read, tokenizer.eos_id], [begin, *written]
+    seen = _seen(model, input_ids=[source], decoder_input_ids=[target])
     return {
         "source": tokenizer.tokens(source),
         "read": tokenizer.tokens(target),  # what the decoder has read at each row
@@ -113,7 +143,21 @@ def _sample(
     }
 
 
-def _layers(seen: Trace, name: str, n: int) -> list[list[str]]:
+def _seen(model: Model[Any], **ids: list[list[int]]) -> dict[str, Tensor]:
+    """The weights of all layers; no head is run: some of them would look for more."""
+    found: dict[str, Tensor] = {}
+
+    def note(name: str, x: Tensor) -> None:
+        if name.endswith(".weights"):
+            found[name] = x.detach()
+
+    inputs: dict[str, Any] = {n: torch.tensor(x, device=model.device) for n, x in ids.items()}
+    with torch.no_grad(), listen(note):
+        model.states(**inputs)
+    return found
+
+
+def _layers(seen: dict[str, Tensor], name: str, n: int) -> list[list[str]]:
     return [[_pack(head) for head in seen[name.format(i)][0]] for i in range(n)]
 
 

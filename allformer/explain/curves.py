@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from allformer import config
+from allformer.config.head import words_of
 from allformer.explain.charts import Chart, Points, Series, line_chart, rows_to_points, smooth, thin
+from allformer.explain.headline import figure_name
 from allformer.explain.words import Pair, sentences, word
 
 Rows = Sequence[Mapping[str, Any]]
@@ -17,17 +19,20 @@ SMALL = {
     "lr": ("rate", "chart.lr", "chart.plain", False),
     "tokens": ("tokens_per_second", "chart.tokens", "chart.tokens.unit", True),
     "norm": ("gradient_norm", "chart.norm", "chart.plain", True),
+    "peak": ("peak_share", "chart.peak", "chart.share.peak", True),
+    "wait": ("data_wait", "chart.wait", "chart.share", False),
     "exact": ("validation_exact", "chart.exact", "chart.percent", False),
 }
+_SHOWN = ("validation_nll", "validation_exact")  # elsewhere
+_HELD = "validation_"
 
 
-def charts(history: Rows) -> dict[str, Chart]:
+def charts(history: Rows, unit: str = "chart.loss.unit") -> dict[str, Chart]:
     """The charts that the history has rows for, by name."""
     found = {}
     if series := _loss(history):
-        found["loss"] = line_chart(
-            "loss", word("chart.loss"), word("chart.loss.unit"), series, log=True
-        )
+        found["loss"] = line_chart("loss", word("chart.loss"), word(unit), series, log=True)
+    found |= _terms(history) | _figures(history)
     for name, (key, title, unit, noisy) in SMALL.items():
         points = rows_to_points(history, key)
         if len(points) > 1:
@@ -37,11 +42,23 @@ def charts(history: Rows) -> dict[str, Chart]:
     return found
 
 
-def about_loss(history: Rows, model: config.EncoderDecoder) -> Pair:
+def loss_unit(model: config.Model) -> str:
+    """The key of the words for what the loss is counted in."""
+    if words_of(model.head) is not None:
+        return "chart.loss.unit"
+    return "chart.loss.labels" if _classes(model) else "chart.plain"
+
+
+def about_loss(history: Rows, model: config.Model) -> Pair:
     """What to know when reading the loss."""
-    vocab = model.decoder.source.vocab
-    uniform = f"ln {vocab:,} = {math.log(vocab):.2f}"
-    told = [word("curves.intro", vocab=f"{vocab:,}", uniform=uniform)]
+    told = [word("curves.any")]
+    if words_of(model.head) is not None:
+        vocab = model.writer.source.vocab
+        uniform = f"ln {vocab:,} = {math.log(vocab):.2f}"
+        told = [word("curves.intro", vocab=f"{vocab:,}", uniform=uniform)]
+    elif labels := _classes(model):
+        uniform = f"ln {labels:,} = {math.log(labels):.2f}"
+        told = [word("curves.labels", labels=f"{labels:,}", uniform=uniform)]
     if _has_dropout(model):
         told.append(word("curves.dropout"))
     if not rows_to_points(history, "nll"):
@@ -49,17 +66,58 @@ def about_loss(history: Rows, model: config.EncoderDecoder) -> Pair:
     return sentences(*told)
 
 
-def _has_dropout(model: config.EncoderDecoder) -> bool:
-    parts: list[Any] = [model.encoder, model.decoder]
-    for block in (*model.encoder.blocks, *model.decoder.blocks):
-        parts += [block, block.attention, block.cross, block.feed]
+def _classes(model: config.Model) -> int:
+    """Labels of which one is right; 0: the head is another, or several may be right."""
+    head = model.head
+    if not isinstance(head, config.ClassHead) or len(head.labels) < 2:
+        return 0
+    return len(head.labels) if head.problem in (None, "single_label_classification") else 0
+
+
+def _has_dropout(model: config.Model) -> bool:
+    parts: list[Any] = list(model.stacks.values())
+    for stack in model.stacks.values():
+        for block in stack.blocks:
+            parts += [block, block.attention, block.cross, block.feed]
     return any(part is not None and part.dropout for part in parts)
+
+
+def _terms(history: Rows) -> dict[str, Chart]:
+    """Of a loss that is a sum: each of its terms."""
+    found = {}
+    keys = sorted({key for row in history for key in row if key.startswith("nll_")})
+    for key in keys:
+        series = _pair(rows_to_points(history, key), rows_to_points(history, _HELD + key))
+        if series:
+            title = word("chart.term", name=key.removeprefix("nll_"))
+            found[key] = line_chart(key, title, word("chart.plain"), series, css="small")
+    return found
+
+
+def _figures(history: Rows) -> dict[str, Chart]:
+    """Every other figure of validation."""
+    found = {}
+    keys = dict.fromkeys(key for row in history for key in row if key.startswith(_HELD))
+    for number, key in enumerate(keys):
+        name = key.removeprefix(_HELD)
+        points = rows_to_points(history, key)
+        if key in _SHOWN or name.startswith("nll_") or len(points) < 2:
+            continue
+        series = [Series("series.validation", "validation", thin(points), "dots")]
+        title = figure_name(name)
+        # A figure may be called anything: the chart's own name is a number.
+        plot = f"figure-{number}"
+        found[plot] = line_chart(plot, title, word("chart.validation"), series, css="small")
+    return found
 
 
 def _loss(history: Rows) -> list[Series]:
     # nll is the plain loss, without label smoothing: the one that validation can be compared with
     train = rows_to_points(history, "nll") or rows_to_points(history, "loss")
-    validation = rows_to_points(history, "validation_nll")
+    return _pair(train, rows_to_points(history, "validation_nll"))
+
+
+def _pair(train: Points, validation: Points) -> list[Series]:
     series = _noisy(train, "train") if len(train) > 1 else []
     if len(validation) > 1:
         series.append(Series("series.validation", "validation", thin(validation), "dots"))

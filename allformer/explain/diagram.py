@@ -1,4 +1,4 @@
-"""The architecture of an encoder-decoder config as one SVG, with the shape beside each arrow.
+"""The architecture of a config as one SVG, with the shape beside each arrow.
 
 svg = architecture(preset("original-base"))
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from allformer import config
+from allformer.config.head import words_of
 from allformer.explain.words import Pair, joined, label, spans, word
 
 WIDTH, MARGIN = 920, 24
@@ -92,8 +93,10 @@ class Column:
         self.text(right, top + 20, "caption end", self.x + width / 2 - 14)
 
 
-def architecture(model: config.EncoderDecoder) -> str:
+def architecture(model: config.Model) -> str:
     """The whole picture as an `<svg>` element."""
+    if not isinstance(model, config.EncoderDecoder):
+        return _one(model)
     encoder, decoder = Column(LEFT, -1, "encoder"), Column(RIGHT, 1, "decoder")
     _input(encoder, model.encoder, "S", word("diagram.source"), model.shared)
     _layers(encoder, model.encoder, "S")
@@ -101,14 +104,28 @@ def architecture(model: config.EncoderDecoder) -> str:
     memory_to = _layers(decoder, model.decoder, "T")
     _output(decoder, model)
     _memory(encoder, model, memory_to)
-    bottom = MARGIN
-    top = min(encoder.y, decoder.y) - MARGIN
+    return _svg(min(encoder.y, decoder.y) - MARGIN, WIDTH, encoder.parts + decoder.parts)
+
+
+def _one(model: config.Model) -> str:
+    """A model of one stack."""
+    (stack,) = model.stacks.values()
+    width = 2 * (MARGIN + SIDE) + BOX + 140  # positions are written beside the column
+    column = Column(width // 2 - 30, 1, "decoder" if stack.causal else "encoder")
+    _input(column, stack, "T", word("diagram.tokens"), False)
+    _layers(column, stack, "T")
+    _output(column, model)
+    return _svg(column.y - MARGIN, width, column.parts, "single")
+
+
+def _svg(top: float, width: int, parts: list[str], css: str = "") -> str:
+    height = MARGIN - top
     return (
-        f'<svg class="diagram" viewBox="0 {top:g} {WIDTH} {bottom - top:g}" width="{WIDTH}" '
-        f'height="{bottom - top:g}" role="img" {label(word("architecture.label"))}>'
+        f'<svg class="diagram {css}" viewBox="0 {top:g} {width} {height:g}" width="{width}" '
+        f'height="{height:g}" role="img" {label(word("architecture.label"))}>'
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="4" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path d="M0 0.8L7 4L0 7.2Z"/></marker></defs>'
-        + "".join(encoder.parts + decoder.parts)
+        + "".join(parts)
         + "</svg>"
     )
 
@@ -153,12 +170,16 @@ def _layers(column: Column, stack: config.Stack, n: str) -> float:
     """The frame with one layer inside; returns the height at which cross-attention takes memory."""
     block, bottom = stack.blocks[0], column.y + FOOT
     own = word("diagram.causal" if stack.causal else "diagram.self")
-    _sublayer(column, block, n, stack.dim, own, *_heads(block.attention, stack.dim, n, n))
+    lines = list(_heads(block.attention, stack.dim, n, n))
+    if stack.relative is not None:
+        turned = isinstance(stack.relative, config.Rotary)
+        lines.append(word("diagram.rotary" if turned else "diagram.relative"))
+    _sublayer(column, block, n, stack.dim, own, *lines)
     across = 0.0
     if block.cross is not None:
         column.arrow(_width(n, stack.dim), ARROW + 6)
-        lines = _heads(block.cross, stack.dim, n, "S")
-        across = _sublayer(column, block, n, stack.dim, word("diagram.cross"), *lines, css="cross")
+        there = _heads(block.cross, stack.dim, n, "S")
+        across = _sublayer(column, block, n, stack.dim, word("diagram.cross"), *there, css="cross")
     column.arrow(_width(n, stack.dim), ARROW + 6)
     _sublayer(column, block, n, stack.dim, *_feed(block.feed, stack.dim))
     column.frame(bottom, *_captions(column.kind, stack))
@@ -185,23 +206,51 @@ def _sublayer(
     return middle
 
 
-def _output(column: Column, model: config.EncoderDecoder) -> None:
-    """The head, from the decoder's vectors to probabilities."""
-    dim, vocab = model.decoder.dim, model.decoder.source.vocab
-    leave = (ARROW,) if model.decoder.final_norm else TO_OUTSIDE
-    column.arrow(_width("T", dim), *leave)
-    if not isinstance(model.head, config.LMHead):
-        column.text(word("diagram.hidden"), column.y - 6, "name")
-        column.y -= 20
-        return
-    lines = [_same(f"{dim} → {vocab:,}{' + b' if model.head.bias else ''}")]
-    if model.head.tied:
+def _output(column: Column, model: config.Model) -> None:
+    """The head, from the last stack's vectors to probabilities."""
+    stack, head = model.writer, words_of(model.head) or model.head
+    leave = (ARROW,) if stack.final_norm else TO_OUTSIDE
+    column.arrow(_width("T", stack.dim), *leave)
+    if isinstance(head, config.LMHead):
+        _words(column, stack, head)
+    elif isinstance(head, config.ClassHead):
+        _classes(column, stack.dim, head)
+    elif isinstance(head, config.SpanHead):
+        column.box(word("diagram.spans"), _same(f"{stack.dim} → 2"), css="head")
+        column.arrow("B × T × 2")
+        _ends(column, word("diagram.scores_of"))
+    else:
+        _ends(column, word("diagram.hidden"))
+
+
+def _words(column: Column, stack: config.Stack, head: config.LMHead) -> None:
+    vocab = stack.source.vocab
+    lines = [_same(f"{stack.dim} → {vocab:,}{' + b' if head.bias else ''}")]
+    if head.tied:
         lines.append(word("diagram.tied"))
     column.box(word("diagram.linear"), *lines, css="head")
     column.arrow(f"B × T × {vocab:,}")
     column.box(word("diagram.softmax"), css="head")
     column.arrow(f"B × T × {vocab:,}")
-    column.text(word("diagram.next"), column.y - 6, "name")
+    _ends(column, word("diagram.next" if stack.causal else "diagram.scores_of"))
+
+
+def _classes(column: Column, dim: int, head: config.ClassHead) -> None:
+    shape = f"B × T × {dim}" if head.at == "token" else f"B × {dim}"
+    at = {"token": "diagram.each", "pool": "diagram.first", "first": "diagram.first"}
+    if head.at == "pool":
+        column.box(word("diagram.pool"), word("diagram.first"), css="head")
+        column.arrow(shape)
+    lines = [word("diagram.classes.size", dim=dim, labels=len(head.labels))]
+    if head.at != "pool":
+        lines.append(word(at.get(head.at, "diagram.last")))
+    column.box(word("diagram.classes"), *lines, css="head")
+    column.arrow(shape.replace(str(dim), str(len(head.labels))))
+    _ends(column, word("diagram.scores_of"))
+
+
+def _ends(column: Column, name: Pair) -> None:
+    column.text(name, column.y - 6, "name")
     column.y -= 20
 
 
@@ -247,9 +296,11 @@ def _heads(a: config.Attention, dim: int, rows: str, columns: str) -> tuple[Pair
 
 def _feed(feed: config.Feed, dim: int) -> tuple[Pair, Pair]:
     if feed.gated:
-        text = f"{dim} → 2 · {feed.width} → {dim}, {GATED[feed.act]}"
+        text = f"{dim} → 2 · {feed.width} → {dim}, {GATED.get(feed.act, feed.act)}"
         return word("diagram.gated"), _same(text)
-    return word("diagram.feed"), _same(f"{dim} → {feed.width} → {dim}, {ACTS[feed.act]}")
+    return word("diagram.feed"), _same(
+        f"{dim} → {feed.width} → {dim}, {ACTS.get(feed.act, feed.act)}"
+    )
 
 
 def _norm(norm: config.Norm) -> Pair:

@@ -8,23 +8,27 @@ from html import escape
 from typing import Any
 
 from allformer import config
-from allformer.explain.words import Pair, said, sentences, spans, word
+from allformer.explain.words import WORDS, Pair, said, sentences, spans, word
 
 Facts = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
 
-def lead(model: config.EncoderDecoder, facts: Facts) -> Pair:
+def lead(model: config.Model, facts: Facts) -> Pair:
     """Two or three sentences on the model."""
-    shape = word(
-        "lead.shape",
-        encoder=len(model.encoder.blocks),
-        decoder=len(model.decoder.blocks),
-        dim=model.encoder.dim,
-        heads=model.encoder.blocks[0].attention.heads,
-        vocab=f"{model.decoder.source.vocab:,}",
-    )
-    text = word("lead.plain", shape=shape)
+    reader, writer = model.reader, model.writer
+    sizes = {
+        "dim": reader.dim,
+        "heads": reader.blocks[0].attention.heads,
+        "vocab": f"{writer.source.vocab:,}",
+    }
+    if reader is writer:
+        shape = word("lead.shape.one", layers=len(reader.blocks), **sizes)
+        text = word("lead.decoder" if reader.causal else "lead.encoder", shape=shape)
+    else:
+        layers = {"encoder": len(reader.blocks), "decoder": len(writer.blocks)}
+        shape = word("lead.shape", **layers, **sizes)
+        text = word("lead.plain", shape=shape)
     if facts.get("direction"):
         text = word("lead.translate", direction=said(facts["direction"]), shape=shape)
     if facts.get("train_pairs"):
@@ -69,10 +73,15 @@ def _scores(scores: Facts) -> Iterator[str]:
     shown = {key: value for key, value in scores.items() if isinstance(value, int | float)}
     sentences = shown.pop("sentences", None)
     for key in sorted(shown, key=lambda k: _ORDER.index(k) if k in _ORDER else len(_ORDER)):
-        title = word(f"card.{key}") if key in _ORDER else said(key)
+        title = word(f"card.{key}") if key in _ORDER else figure_name(key)
         note = _note(key, sentences, scores.get(f"{key}_signature"))
         unit = "%" if key == "exact_match" else ""
         yield _card(title, number(shown[key]), unit, note, css="score")
+
+
+def figure_name(key: str) -> Pair:
+    """What a figure of validation is called; one that we do not know keeps its name."""
+    return word(f"figure.{key}") if f"figure.{key}" in WORDS else said(key.replace("_", " "))
 
 
 _ORDER = ("exact_match", "bleu", "chrf", "perplexity")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import io
 import math
+from typing import Any
 
 import matplotlib.image
 import numpy as np
 import torch
 
 from allformer import config
-from allformer.core.model import EncoderDecoderModel
+from allformer.core.model import Model
 from allformer.core.position import Learned, sinusoid
 from allformer.core.stack import Stack
 from allformer.explain.charts import Chart, Tick, frame
@@ -24,15 +25,19 @@ ROWS, MOST_VALUES = 64, 65_536  # positions shown, fewer in a very wide model
 PLUS, MINUS = (204, 96, 28), (38, 112, 190)  # orange, blue
 
 
-def position_figures(model: EncoderDecoderModel) -> dict[str, Chart]:
+def position_figures(model: Model[Any]) -> dict[str, Chart]:
     """The heat maps by name, encoder first; the decoder's only when it has vectors of its own."""
-    stacks = {"encoder": model.encoder, "decoder": model.decoder}
+    stacks = {name: model.stack(name) for name in model.config.stacks}
     tables = {
-        name: _table(stack) for name, stack in stacks.items() if stack.config.position is not None
+        name: _table(stack)
+        for name, stack in stacks.items()
+        if isinstance(stack.config.position, config.Sinusoidal | config.Learned)
     }
-    same = model.config.encoder.position == model.config.decoder.position
-    if same and isinstance(model.config.encoder.position, config.Sinusoidal):
-        del tables["decoder"]
+    first = next(iter(stacks.values()))
+    for name, stack in list(stacks.items())[1:]:
+        same = stack.config.position == first.config.position
+        if same and isinstance(first.config.position, config.Sinusoidal):
+            del tables[name]
     figures = {}
     for name, table in tables.items():
         key = "positions.map" if len(tables) == 1 else f"positions.map.{name}"
@@ -41,9 +46,13 @@ def position_figures(model: EncoderDecoderModel) -> dict[str, Chart]:
     return figures
 
 
-def about_positions(model: config.EncoderDecoder) -> list[Pair]:
+def about_positions(model: config.Model) -> list[Pair]:
     """The sentences that explain this model's positions."""
-    position, dim = model.encoder.position or model.decoder.position, model.encoder.dim
+    position, dim = model.reader.position or model.writer.position, model.reader.dim
+    relative = model.reader.relative or model.writer.relative
+    if position is None and relative is not None:
+        key = "rotary" if isinstance(relative, config.Rotary) else "bias"
+        return [word(f"positions.{key}")]
     if position is None:
         return [word("positions.none")]
     if isinstance(position, config.Learned):

@@ -101,7 +101,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const name = series.name[inChinese() ? 1 : 0];
       return (name ? name + " " : "") + shortNumber(nearest(series.points, step)[1]);
     });
-    return [say("step", { n: step.toLocaleString("en") }), ...parts].join(" · ");
+    return [say(chart.sure ? "sure" : "step", { n: step.toLocaleString("en") }), ...parts].join(" · ");
   }
 
   function followCurves(plot, chart) {
@@ -119,16 +119,27 @@ document.addEventListener("DOMContentLoaded", () => {
     languageListeners.push(() => show(at));
   }
 
+  // What a cell says: of a layer at a step, or of two positions.
+  function cellReader(map) {
+    if (map.names)
+      return (row, column) => {
+        const value = map.values[row][column], n = map.steps[column].toLocaleString("en");
+        return say("layer_at", { name: map.names[row], n, value: value === null ? "–" : shortNumber(value) });
+      };
+    const values = new Int8Array(bytes(map.values).buffer);
+    return (row, column) => {
+      const value = ((values[row * map.columns + column] / 127) * map.scale).toFixed(2);
+      return say(map.similar ? "similar" : "position", { row, column, value });
+    };
+  }
+
   function followHeat(plot, map) {
     const out = plot.closest("figure").querySelector("output");
-    const values = new Int8Array(bytes(map.values).buffer);
+    const read = cellReader(map);
     let at = null;
     const show = (place) => {
       at = place;
-      if (!at) return (out.textContent = "");
-      const [row, column] = at;
-      const value = ((values[row * map.columns + column] / 127) * map.scale).toFixed(2);
-      out.textContent = say(map.similar ? "similar" : "position", { row, column, value });
+      out.textContent = at ? read(...at) : "";
     };
     const within = (n, size) => Math.min(size - 1, Math.max(0, n));
     follow(
@@ -356,7 +367,8 @@ document.addEventListener("DOMContentLoaded", () => {
       if (name === "layer") return void (showHeads(), showMap());
       showAttention();
     });
-    state.layer = data.attention[0].maps.cross.length - 1;
+    state.kind = Object.keys(data.attention[0].maps)[0];
+    state.layer = data.attention[0].maps[state.kind].length - 1;
     for (const element of [picks, heads, told, document.getElementById("ramp")]) element.hidden = false;
     languageListeners.push(showAttention);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showHeads);

@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from allformer import config
-from allformer.core.model import EncoderDecoderModel
+from allformer.core.model import Model
 from allformer.count import count
-from allformer.explain import curves, headline, tables
-from allformer.explain.attention import ReadsTokens, alignment, attention_maps
+from allformer.explain import curves, examples, headline, tables
+from allformer.explain.attention import ReadsTokens, alignment, attention_maps, still
 from allformer.explain.diagram import architecture
 from allformer.explain.heat import about_positions, position_figures
+from allformer.explain.layers import layer_charts
 from allformer.explain.samples import Sample, sample_list
 from allformer.explain.words import WORDS, Pair, label, said, script_words, spans, word
+from allformer.train.predictions import Predictions
 
 __all__ = ["Sample", "write_report"]
 
-# What a reader may do next; `facts["commands"]` may hold better ones under the same names.
+# What a reader of a translator's page may do next; `facts["commands"]` may hold better ones.
 COMMANDS = {
     "translate": 'allformer translate RUN "…"',
     "train": "allformer train --data DIR --source en --target zh --out runs/mine",
@@ -40,8 +42,9 @@ COMMANDS = {
     "evaluate": "allformer evaluate RUN --split test",
 }
 FACTS = (
-    "direction", "data", "train_pairs", "validation_pairs", "test_pairs", "steps", "seconds",
-    "device", "precision", "seed", "command", "torch", "allformer",
+    "direction", "objective", "model", "data", "train_pairs", "validation_pairs", "test_pairs",
+    "optimiser", "schedule", "batch", "steps", "seconds", "speed", "memory", "device", "precision",
+    "seed", "kept", "command", "torch", "allformer",
 )  # fmt: skip
 COUNTS = ("train_pairs", "validation_pairs", "test_pairs", "steps")
 
@@ -49,48 +52,63 @@ COUNTS = ("train_pairs", "validation_pairs", "test_pairs", "steps")
 def write_report(
     path: str | Path,
     *,
-    model: EncoderDecoderModel,
+    model: Model[Any],
     tokenizer: ReadsTokens,
     history: Sequence[Mapping[str, Any]],
     scores: Mapping[str, Any],
-    samples: Sequence[Sample],
     facts: Mapping[str, Any],
+    samples: Sequence[Sample] = (),
+    predictions: Predictions | None = None,
+    statistics: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write the page and return its path; see the top of this file for a call.
 
     `history` holds the rows of metrics.jsonl; `exact_match` and `validation_exact` are per cent.
     `scores` and `facts` may lack anything: what is there is shown. A fact is a text, a number or
     `{"en": …, "zh": …}`; `facts["commands"]` gives the commands of the last section by their names
-    in `COMMANDS`. The samples are from outside the training data; the first ones that are short
-    enough show their attention.
+    in `COMMANDS`, or others. The samples (of a translator) or `predictions` (of all else) are from
+    outside the training data; the first ones that are short enough show their attention.
+    `statistics` are the rows of statistics.jsonl.
     """
-    maps = attention_maps(model, tokenizer, [(s.source, s.output) for s in samples])
-    plots = curves.charts(history)
-    heats = position_figures(model)
-    title = said(facts["title"]) if facts.get("title") else word("page.title")
+    shown = [(s.source, s.output) for s in samples]
+    if predictions is not None:
+        shown += [(row.input, row.given) for row in predictions.rows]
+    maps = attention_maps(model, tokenizer, shown)
+    plots = curves.charts(history, curves.loss_unit(model.config))
+    heats, layers = position_figures(model), layer_charts(statistics)
+    calibration = None if predictions is None else examples.calibration_chart(predictions)
+    alone = len(model.config.stacks) == 1
+    title = word("page.run" if alone else "page.title")
+    if facts.get("title"):
+        title = said(facts["title"])
     parameters = sum(p.numel() for p in model.parameters())
+    drawn = {**plots, **heats, **layers}
+    if calibration is not None:
+        drawn["calibration"] = calibration
     parts = {
         "title": title[0],
         "heading": spans(title),
         "lead": spans(headline.lead(model.config, facts)),
         "cards": headline.cards(parameters, history, scores, facts),
-        "samples": sample_list(samples),
+        **_samples(samples, predictions, calibration),
+        **_layers(layers),
         **_curves(history, plots, model.config),
         "attention": _attention(maps),
+        **_about_attention(model.config),
         "space": _space(maps),
         "positions": _paragraphs(about_positions(model.config)),
         "heats": "".join(chart.html for chart in heats.values()),
         "placement": _paragraphs(_placement(model.config)),
         "diagram": architecture(model.config),
         **_cost(model.config, parameters),
-        "commands": _commands({**COMMANDS, **facts.get("commands", {})}),
+        "commands": _commands({**({} if alone else COMMANDS), **facts.get("commands", {})}),
         "facts": _facts(facts),
         "config": escape(model.config.to_json()),
         "data": _json(
             {
                 "words": script_words(),
                 "title": title,
-                "plots": {name: chart.data for name, chart in {**plots, **heats}.items()},
+                "plots": {name: chart.data for name, chart in drawn.items()},
                 "attention": maps,
             }
         ),
@@ -129,8 +147,66 @@ def _paragraphs(pairs: Sequence[Pair]) -> str:
     return "".join(f"<p>{spans(pair)}</p>" for pair in pairs)
 
 
+def _samples(
+    samples: Sequence[Sample], predictions: Predictions | None, calibration: Any
+) -> dict[str, str]:
+    """A translator's sentences, or the examples and mistakes of all else."""
+    if predictions is None:
+        keys = {"samples_nav": "nav.samples", "samples_title": "samples.title"}
+        told, shown, mistakes = word("samples.intro"), sample_list(samples), ""
+    else:
+        keys = {"samples_nav": "nav.examples", "samples_title": "examples.title"}
+        told, shown = examples.about_examples(predictions), examples.example_list(predictions)
+        mistakes = examples.confusion_table(predictions)
+    if calibration is not None:
+        mistakes += calibration.html
+    return {
+        **{name: spans(word(key)) for name, key in keys.items()},
+        "samples_intro": spans(told),
+        "samples": shown,
+        "mistakes": mistakes,
+    }
+
+
+def _layers(layers: Mapping[str, Any]) -> dict[str, str]:
+    """The section on layers with its link, where there are statistics."""
+    if not layers:
+        return {"layers_nav": "", "layers": ""}
+    maps = "".join(chart.html for chart in layers.values())
+    return {
+        "layers_nav": f'<a href="#statistics">{spans(word("nav.layers"))}</a>',
+        "layers": f'<section id="statistics"><h2>{spans(word("layers.title"))}</h2>'
+        f'<p>{spans(word("layers.intro"))}</p><div class="layer-maps">{maps}</div></section>',
+    }
+
+
+def _about_attention(model: config.Model) -> dict[str, str]:
+    """What is said around the maps, and the kinds to choose from."""
+    if len(model.stacks) > 1:
+        kinds, told, own = ("cross", "encoder", "decoder"), "attention.intro", "attention.self"
+        names = {kind: word(f"kind.{kind}") for kind in kinds}
+    else:
+        kind = "decoder" if model.writer.causal else "encoder"
+        told, own = "attention.intro.one", f"attention.self.{kind}"
+        names = {kind: word(f"kind.{kind}.one")}
+    choices = "".join(
+        f'<label><input type="radio" name="kind" value="{kind}"{"" if i else " checked"}>'
+        f'<span class="{kind}">{spans(name)}</span></label>'
+        for i, (kind, name) in enumerate(names.items())
+    )
+    return {
+        "attention_intro": spans(word(told)),
+        "attention_self": spans(word(own)),
+        "attention_heads": spans(
+            word("attention.heads.one" if len(names) == 1 else "attention.heads")
+        ),
+        "kinds": choices,
+        "kinds_hidden": "" if len(names) > 1 else "hidden",
+    }
+
+
 def _curves(
-    history: Sequence[Mapping[str, Any]], plots: Mapping[str, Any], model: config.EncoderDecoder
+    history: Sequence[Mapping[str, Any]], plots: Mapping[str, Any], model: config.Model
 ) -> dict[str, str]:
     if not plots:
         return {"loss": _paragraphs([word("curves.none")]), "small": "", "about_loss": ""}
@@ -144,25 +220,27 @@ def _curves(
 def _attention(maps: Sequence[dict[str, Any]]) -> str:
     if not maps:
         return _paragraphs([word("attention.none")])
-    note = spans(word("attention.static"))
+    note = spans(still(maps[0]))
     picture = f'<p class="note">{note}</p><div class="wide">{alignment(maps[0])}</div>'
     return f'<div id="maps">{picture}</div>'
 
 
 def _space(maps: Sequence[dict[str, Any]]) -> str:
     """What the tokeniser's dot means, if it writes one."""
-    tokens = [token for sample in maps for token in sample["source"] + sample["written"]]
+    names = ("source", "written", "read")
+    tokens = [token for sample in maps for name in names for token in sample.get(name, ())]
     dotted = any(token.startswith("·") for token in tokens)
     return f'<p class="note">{spans(word("attention.space"))}</p>' if dotted else ""
 
 
-def _placement(model: config.EncoderDecoder) -> list[Pair]:
-    told = [word("architecture.intro"), word(f"architecture.{model.encoder.blocks[0].norm_at}")]
+def _placement(model: config.Model) -> list[Pair]:
+    intro = "architecture.intro" if len(model.stacks) > 1 else "architecture.intro.one"
+    told = [word(intro), word(f"architecture.{model.reader.blocks[0].norm_at}")]
     mixed = any(len(set(stack.blocks)) > 1 for stack in model.stacks.values())
     return [*told, word("architecture.mixed")] if mixed else told
 
 
-def _cost(model: config.EncoderDecoder, parameters: int) -> dict[str, str]:
+def _cost(model: config.Model, parameters: int) -> dict[str, str]:
     told = [word("cost.intro", total=f"{parameters:,}")]
     if count(model).parameters == parameters:
         told.append(word("cost.check"))
@@ -171,14 +249,17 @@ def _cost(model: config.EncoderDecoder, parameters: int) -> dict[str, str]:
         "letters": tables.letters(model),
         "parameters": tables.parameter_table(model),
         "growth": tables.growth(model),
+        "growth_title": spans(
+            word("growth.title" if len(model.stacks) > 1 else "growth.title.one")
+        ),
     }
 
 
 def _commands(commands: Mapping[str, str]) -> str:
     return "".join(
-        f"<h3>{spans(word(f'next.{name}'))}</h3>"
-        f'<pre class="command"><code>{escape(str(commands[name]))}</code></pre>'
-        for name in COMMANDS
+        f"<h3>{spans(word(f'next.{name}') if f'next.{name}' in WORDS else said(name))}</h3>"
+        f'<pre class="command"><code>{escape(str(command))}</code></pre>'
+        for name, command in commands.items()
     )
 
 

@@ -6,13 +6,13 @@ from html import escape
 
 from allformer import config
 from allformer.count import Count, Part, count
-from allformer.explain.words import WORDS, Pair, joined, sentences, spans, word
+from allformer.explain.words import WORDS, Pair, joined, said, sentences, spans, word
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 SLICES = ("quadratic", "projections", "feed", "head")
 
 
-def parameter_table(model: config.EncoderDecoder) -> str:
+def parameter_table(model: config.Model) -> str:
     """Each part with its formula, its parameters and its share."""
     table = count(model)
     largest = max(part.parameters for part in table.parts)
@@ -28,9 +28,9 @@ def parameter_table(model: config.EncoderDecoder) -> str:
     )
 
 
-def letters(model: config.EncoderDecoder) -> str:
+def letters(model: config.Model) -> str:
     """The formulas' letters with this model's values."""
-    block, dim = model.encoder.blocks[0], model.encoder.dim
+    block, dim = model.reader.blocks[0], model.reader.dim
     vocabs = dict.fromkeys(stack.source.vocab for stack in model.stacks.values())
     values = {
         "d": f"{dim:,}",
@@ -48,9 +48,9 @@ def letters(model: config.EncoderDecoder) -> str:
     return f'<p class="letters">{"".join(items)}</p>'
 
 
-def growth(model: config.EncoderDecoder) -> str:
+def growth(model: config.Model) -> str:
     """A bar for each length, split into what its operations do."""
-    told = word("growth.intro")
+    told = word("growth.intro" if len(model.stacks) > 1 else "growth.intro.one")
     if (n := crossing(model)) is not None:
         told = sentences(told, word("growth.cross", n=f"{n:,}"))
     legend = "".join(
@@ -76,13 +76,15 @@ def split(table: Count) -> dict[str, int]:
     return dict(zip(SLICES, (quadratic, attention - quadratic, feed, rest), strict=True))
 
 
-def crossing(model: config.EncoderDecoder) -> int | None:
+def crossing(model: config.Model) -> int | None:
     """The length from which comparing tokens costs more than the feed-forward layers.
 
     Both are straight lines in the length, so two points give it. Rounded to two digits.
     """
     near, far = (split(count(model, length)) for length in (1000, 2000))
     slope = (far["quadratic"] - near["quadratic"]) / 1000
+    if not slope:  # a window: no length is too long
+        return None
     n = 1000 + (near["feed"] - near["quadratic"]) / slope
     return round(int(n), 2 - len(str(int(n)))) if n >= 1 else None
 
@@ -90,7 +92,9 @@ def crossing(model: config.EncoderDecoder) -> int | None:
 def part_name(name: str) -> Pair:
     """The name of one of `count`'s parts in both languages."""
     side, _, rest = name.partition(" ")
-    return joined(word(f"side.{side}"), word(f"part.{rest}")) if rest else word(f"part.{name}")
+    if rest and f"side.{side}" in WORDS and f"part.{rest}" in WORDS:
+        return joined(word(f"side.{side}"), word(f"part.{rest}"))
+    return word(f"part.{name}") if f"part.{name}" in WORDS else said(name)
 
 
 def formula(text: str) -> Pair:
@@ -102,7 +106,7 @@ def formula(text: str) -> Pair:
 def _row(part: Part, largest: int, total: int) -> str:
     width, share = 100 * part.parameters / largest, 100 * part.parameters / total
     side = part.name.split(" ")[0]
-    css = "cross" if "cross" in part.name else side
+    css = "cross" if "cross" in part.name else side if side in ("encoder", "decoder") else "head"
     bar = f'<span class="fill {css}" style="width:{width:.2f}%"></span>'
     percent = "–" if not part.parameters else f"{share:.1f} %" if share >= 0.1 else "&lt; 0.1 %"
     return (

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from html import escape
 
-Pair = tuple[str, str]  # English, Chinese: both are HTML
+from allformer.explain.run_words import OBJECTIVE_WORDS, Pair
+
+__all__ = ["WORDS", "Pair", "joined", "label", "said", "script_words", "sentences", "spans", "word"]
 
 WORDS: dict[str, Pair] = {
+    **OBJECTIVE_WORDS,
     # --- page ---
     "page.kind": ("Training report", "训练报告"),
     "page.title": ("An encoder–decoder Transformer", "编码器–解码器 Transformer"),

@@ -95,7 +95,7 @@ class Ids:
             decoder = self._inner.decoder
             if isinstance(decoder, decoders.ByteLevel):  # "Ġ" is a space, "Ã¤" a letter
                 piece = decoder.decode([piece]).replace(" ", SPACE)
-            pieces.append(piece.replace(SPACE, "·"))
+            pieces.append(piece.replace(SPACE, "·").replace(" ", "·"))
         return pieces
 
     @property

@@ -1,6 +1,8 @@
-"""Train tokenisers of the four kinds with the `tokenizers` library.
+"""Train tokenisers with the `tokenizers` library.
 
-All four share one way from text to pieces, so that every text comes back as it was:
+For language models there are three kinds that give every text back byte for byte: see
+`lossless.py`. The four for texts that are sentences share one way from text to pieces, so that
+every sentence comes back as it was:
 
 1. NFC (never NFKC, which would turn the Chinese "，" into ","), runs of white space become one
    space; `lowercase` on demand.
@@ -17,20 +19,24 @@ Decoding joins the pieces and turns "▁" into a space. All of it is inside `tok
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from allformer.errors import ConfigError, DataError
-from allformer.text.ids import SPECIALS
+from allformer.text.ids import SPECIALS, TRAINED
+from allformer.text.lossless import LOSSLESS, train_lossless
 from allformer.text.sentencepiece import SPACE  # in the user's text it reads as a space
 from allformer.text.wrapper import Tokenizer
 
-__all__ = ["KINDS", "SPECIALS", "Tokenizer", "train_tokenizer"]
+__all__ = ["KINDS", "SENTENCE_KINDS", "SPECIALS", "Tokenizer", "train_tokenizer"]
 
-KINDS = ("bpe", "wordpiece", "unigram", "char")
+SENTENCE_KINDS = ("bpe", "wordpiece", "unigram", "char")  # the four kinds for sentences
+KINDS = (*SENTENCE_KINDS, *LOSSLESS)
+MASK = "<mask>"  # among the further special tokens, it is the tokeniser's mask
 
 # Scripts written without spaces; the second class adds their punctuation and full-width forms.
 _CJK = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]"
@@ -41,7 +47,12 @@ _SIGNS = r"([^▁\p{L}\p{M}\p{N}])\1{0,99}"  # "..." stays together, '."' does n
 
 
 def train_tokenizer(
-    lines: Iterable[str], kind: str = "bpe", vocab: int = 8000, *, lowercase: bool = False
+    lines: Iterable[str],
+    kind: str = "bpe",
+    vocab: int = 8000,
+    *,
+    lowercase: bool = False,
+    specials: Sequence[str] = (),
 ) -> Tokenizer:
     """Train a tokeniser of at most `vocab` pieces on lines of text, read once as a stream.
 
@@ -53,23 +64,44 @@ def train_tokenizer(
     A text too small for `vocab` pieces gives fewer: see `tokenizer.vocab_size`. The same lines
     give the same tokeniser, except for "unigram": its trainer breaks ties at random, so that a
     second training may number the pieces otherwise. Keep the saved file.
+
+    `specials` are special tokens beside `<pad>`, `<unk>`, `<s>` and `</s>`, with the ids from 4 on:
+    `specials=("<mask>",)`. A tokeniser that has some knows all special tokens where they stand in a
+    text, as a user must be able to write them; one that has none takes them for text.
     """
     if kind not in KINDS:
         raise ConfigError(f"kind={kind!r} is no tokeniser; choose one of {', '.join(KINDS)}")
+    names = (*SPECIALS, *specials)
+    if len(set(names)) < len(names):
+        raise ConfigError(
+            f"specials={list(specials)} has a token twice, or one that is always there"
+        )
+    if kind in LOSSLESS:
+        if lowercase:
+            raise ConfigError(f"lowercase=True: kind={kind!r} keeps the text; choose another kind")
+        return _finished(train_lossless(lines, kind, vocab, names), specials)
     normalizer = _normalizer(lowercase, mark_start=kind != "char")
     splitter = pre_tokenizers.Split(Regex(_parts(kind)), "isolated")
     inner = tokenizers.Tokenizer(_model(kind))
-    texts = _check_alphabet(lines, normalizer, kind, vocab)
+    texts = _check_alphabet(lines, normalizer, kind, vocab, len(names))
     if kind == "unigram":
         texts = _parts_with_twins(texts, normalizer, splitter)
     else:
         inner.normalizer, inner.pre_tokenizer = normalizer, splitter
-    inner.train_from_iterator(texts, _trainer(kind, vocab))
+    inner.train_from_iterator(texts, _trainer(kind, vocab, names))
     inner.normalizer, inner.pre_tokenizer = normalizer, splitter
     inner.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    return Tokenizer(inner)
+    return _finished(inner, specials)
+
+
+def _finished(inner: tokenizers.Tokenizer, specials: Sequence[str]) -> Tokenizer:
+    """What is special beside the four has a name where transformers has one for it."""
+    if not specials:
+        return Tokenizer(inner)
+    names = {**TRAINED.names, **({"mask": MASK} if MASK in specials else {})}
+    return Tokenizer(inner, replace(TRAINED, names=names, split_special_tokens=False))
 
 
 def _normalizer(lowercase: bool, mark_start: bool) -> normalizers.Sequence:
@@ -102,10 +134,10 @@ def _model(kind: str) -> models.Model:
     return models.WordLevel(unk_token="<unk>")
 
 
-def _trainer(kind: str, vocab: int) -> trainers.Trainer:
+def _trainer(kind: str, vocab: int, specials: Sequence[str]) -> trainers.Trainer:
     common: dict[str, Any] = {
         "vocab_size": vocab,
-        "special_tokens": list(SPECIALS),
+        "special_tokens": list(specials),
         "show_progress": False,
     }
     if kind == "char":
@@ -120,7 +152,11 @@ def _trainer(kind: str, vocab: int) -> trainers.Trainer:
 
 
 def _check_alphabet(
-    lines: Iterable[str], normalizer: normalizers.Normalizer, kind: str, vocab: int
+    lines: Iterable[str],
+    normalizer: normalizers.Normalizer,
+    kind: str,
+    vocab: int,
+    specials: int,
 ) -> Iterator[str]:
     """Pass the lines on; when they end, raise if their characters do not fit in `vocab`."""
     seen: set[str] = set()
@@ -130,13 +166,13 @@ def _check_alphabet(
     letters = seen - {SPACE}
     if not letters:
         raise DataError("no text to train a tokeniser on: every line is empty")
-    least = len(letters) + 1 + len(SPECIALS)
+    least = len(letters) + 1 + specials
     if kind == "unigram":
         least += 1  # its trainer overshoots where no room is left beside the characters
     if vocab < least:
         raise ConfigError(
             f"vocab={vocab} is too small for a {kind} tokeniser: the text has "
-            f"{len(letters) + 1} different characters and there are {len(SPECIALS)} special "
+            f"{len(letters) + 1} different characters and there are {specials} special "
             f"tokens; use vocab={least} or more, or rid the text of rare characters"
         )
     letter = min(letters)

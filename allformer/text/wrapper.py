@@ -184,11 +184,22 @@ class Tokenizer(Ids):
         inner.post_processor = around_language(inner, at, code, self.settings.names["eos"])
         return Tokenizer(inner, self.settings)
 
-    def with_specials(self, before: Sequence[str] = (), after: Sequence[str] = ()) -> Tokenizer:
-        """One that puts these around a text: `tokenizer.with_specials(after=["</s>"])`."""
+    def with_specials(
+        self,
+        before: Sequence[str] = (),
+        after: Sequence[str] = (),
+        between: Sequence[str] = (),
+        type_of_pair: int = 0,
+    ) -> Tokenizer:
+        """One that puts these around a text: `tokenizer.with_specials(after=["</s>"])`.
+
+        `between` stands between a text and its pair, whose token type is `type_of_pair`.
+        """
         inner = self._copy()
-        head, tail = (tuple(special(inner, token) for token in part) for part in (before, after))
-        inner.post_processor = template(head, (), tail)
+        head, middle, tail = (
+            tuple(special(inner, token) for token in part) for part in (before, between, after)
+        )
+        inner.post_processor = template(head, middle, tail, type_of_pair)
         return Tokenizer(inner, self.settings)
 
     # ---------------------------------------------------------------- files

@@ -104,25 +104,50 @@ class Side(NamedTuple):
         return Packed(*map(torch.from_numpy, self.layout))
 
 
-def pack_rows(rows: Rows, index: Array, end: int, frame: Frame | None = None) -> Side:
-    """The rows numbered `index` with `end` after each; with a `frame`, filled up to its size."""
-    begin = rows.starts[index].astype(np.int64)
-    lengths = rows.lengths[index].astype(np.int64) + 1  # and the end
+class Laid(NamedTuple):
+    """Where the tokens of rows end to end stand; filler rows are the last ones."""
+
+    row: Array  # N: of each token, its row
+    place: Array  # N: and its number there
+    starts: Array  # R + 1
+    layout: tuple[Array, Array, Array, Array]  # the four of `Packed`
+    real: int  # tokens that are no filler
+
+    def packed(self) -> Packed:
+        """The layout as tensors."""
+        return Packed(*map(torch.from_numpy, self.layout))
+
+
+def lay_rows(lengths: Array, frame: Frame | None = None) -> Laid:
+    """Rows of these lengths end to end; with a `frame`, filled up to its size."""
+    lengths = lengths.astype(np.int64)
     real = int(lengths.sum())
     if frame is not None:
-        lengths = np.concatenate([lengths, _filler(lengths, real, frame)])
+        lengths = np.concatenate([lengths, filler(lengths, real, frame)])
     width = int(lengths.max()) if frame is None else frame.width
     starts = np.concatenate([[0], lengths.cumsum()])
     row = np.repeat(np.arange(len(lengths)), lengths)  # N
     place = np.arange(starts[-1]) - starts[row]  # N
-    ids = np.full(starts[-1], end, dtype=np.int64)
-    inner = place[:real] < lengths[row[:real]] - 1
-    ids[:real][inner] = rows.ids[(begin[row[:real]] + place[:real])[inner]]
     keep = np.arange(width) < lengths[:, None]
-    return Side(ids, (keep, row * width + place, starts.astype(np.int32), place), real)
+    layout = (keep, row * width + place, starts.astype(np.int32), place)
+    return Laid(row, place, starts, layout, real)
 
 
-def _filler(lengths: Array, real: int, frame: Frame) -> Array:
+def pack_rows(rows: Rows, index: Array, end: int | None, frame: Frame | None = None) -> Side:
+    """The rows numbered `index` with `end` after each; with a `frame`, filled up to its size.
+
+    `end=None`: the rows have their own.
+    """
+    begin, lengths = rows.starts[index].astype(np.int64), rows.lengths[index].astype(np.int64)
+    laid = lay_rows(lengths + (end is not None), frame)
+    real, row, place = laid.real, laid.row, laid.place
+    ids = np.full(len(row), 0 if end is None else end, dtype=np.int64)
+    inner = place[:real] < lengths[row[:real]]
+    ids[:real][inner] = rows.ids[(begin[row[:real]] + place[:real])[inner]]
+    return Side(ids, laid.layout, real)
+
+
+def filler(lengths: Array, real: int, frame: Frame) -> Array:
     """The lengths of the rows of padding that fill a frame."""
     if real > frame.tokens or len(lengths) > frame.sentences or lengths.max() > frame.width:
         raise TrainingError(

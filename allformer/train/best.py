@@ -1,6 +1,6 @@
 """The best weights so far, by a figure of validation: they stay whatever comes after.
 
-RUN/best/: model.safetensors and best.json {"step": 1200, "figure": "f1", "value": 0.91}
+RUN/best/: model.safetensors and best.json {"step": 1200, "figure": "f1", "value": 0.91, …}
 """
 
 from __future__ import annotations
@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from allformer.checkpoint.hashes import sha256
 from allformer.checkpoint.save import write_json
-from allformer.checkpoint.weights import save_weights
-from allformer.errors import ConfigError, did_you_mean
+from allformer.checkpoint.weights import read_tensors, save_weights
+from allformer.errors import CheckpointError, ConfigError, did_you_mean
 
 LOWER = ("nll", "perplexity", "bits_per_byte", "loss")  # the less the better; all else: the more
+WEIGHTS, WHICH = "model.safetensors", "best.json"
 
 
 class Best:
@@ -25,17 +29,35 @@ class Best:
     def __init__(self, run: Path, figure: str) -> None:
         self.folder, self.figure = run / "best", figure.removeprefix("validation_")
         self.kept: dict[str, Any] | None = None
+        old = self.folder.with_name("best.old")
+        if old.exists() and not self.folder.exists():  # killed between the two names
+            os.replace(old, self.folder)
         try:
-            kept = json.loads((self.folder / "best.json").read_text(encoding="utf-8"))
-            if kept.get("figure") == self.figure:
+            kept = json.loads((self.folder / WHICH).read_text(encoding="utf-8"))
+            if kept["figure"] == self.figure and type(kept["value"]) in (int, float):
                 self.kept = kept
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError, TypeError):
             pass
 
     @property
-    def weights(self) -> Path | None:
-        """Where the best ones are; None: nothing was validated yet."""
-        return self.folder / "model.safetensors" if self.kept else None
+    def told(self) -> str:
+        """Which they are."""
+        assert self.kept is not None
+        return f"the best by {self.figure}, of step {self.kept['step']:,}"
+
+    def read(self, say: Callable[[str], None]) -> dict[str, Tensor] | None:
+        """The best weights; None, and said, where the disk has changed them."""
+        if self.kept is None:
+            return None
+        path = self.folder / WEIGHTS
+        try:
+            if sha256(path) == self.kept.get("sha256"):
+                return read_tensors(path)
+            said = "it has other bytes than were written"
+        except (OSError, CheckpointError) as error:
+            said = str(error)
+        say(f"{path} is damaged ({said}); the last checkpoints count instead")
+        return None
 
     def see(self, model: Any, step: int, figures: Mapping[str, float]) -> bool:
         """Keep the weights if they are better than all before; whether they are."""
@@ -51,9 +73,10 @@ class Best:
         part = self.folder.with_name("best.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        save_weights(model, part / "model.safetensors")
-        self.kept = {"step": step, "figure": self.figure, "value": value}
-        write_json(part / "best.json", self.kept)
+        save_weights(model, part / WEIGHTS)
+        digest = sha256(part / WEIGHTS)
+        self.kept = {"step": step, "figure": self.figure, "value": value, "sha256": digest}
+        write_json(part / WHICH, self.kept)
         old = self.folder.with_name("best.old")
         shutil.rmtree(old, ignore_errors=True)
         if self.folder.exists():

@@ -45,6 +45,7 @@ def appearing(run: Path, step: int, *, fresh: bool = True) -> Iterator[Path]:
         if final.exists():
             os.replace(final, _free_name(final, "old"))
         os.replace(part, final)
+        _settle(final.parent)
     except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError on a full disk
         shutil.rmtree(part, ignore_errors=True)
         raise cannot_save(run, step, error) from None
@@ -78,9 +79,22 @@ def drop_old(run: Path, keep: int, every: int) -> None:
     saved = checkpoints(run)
     between = [old for old in saved[:-1] if step_of(old) % every]
     regular = [old for old in saved if old not in between]
-    aside = sorted((run / "checkpoints").glob("step-*.old*"))
-    for old in between + regular[:-keep] + aside:
+    folder = run / "checkpoints"
+    left = [*folder.glob("step-*.old*"), *folder.glob("step-*.part")]  # of kills
+    for old in between + regular[:-keep] + sorted(left):
         shutil.rmtree(old)
+
+
+def _settle(folder: Path) -> None:
+    """A folder's names down to the disk: else a power cut could undo a rename."""
+    try:
+        number = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders
+        return
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def _free_name(path: Path, ending: str) -> Path:

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,11 @@ import torch
 from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.save import write_json
-from allformer.checkpoint.weights import read_tensors
 from allformer.config import to_dict
 from allformer.core.model import build
 from allformer.core.precision import pick_device
 from allformer.errors import CheckpointError, ConfigError, TrainingError
-from allformer.train.batch import Batch, mapped, moved
+from allformer.train.batch import mapped, moved
 from allformer.train.best import Best
 from allformer.train.diagnose import explain_nonfinite
 from allformer.train.interrupts import interrupts
@@ -34,22 +33,26 @@ from allformer.train.metrics import Metrics
 from allformer.train.objectives import find_objective
 from allformer.train.objectives.objective import Objective
 from allformer.train.outputs import check_directory, told
-from allformer.train.parallel import Ranks
+from allformer.train.parallel import ALONE, Ranks
 from allformer.train.parallel.checkpoint import take_mean
 from allformer.train.parallel.mesh import launched, own_device, together
 from allformer.train.parallel.quiet import Quiet, silent
+from allformer.train.precision import find_precision
 from allformer.train.progress import Clock, Progress, clock
 from allformer.train.resumed import resumed_recipe, write_recipe
+from allformer.train.sections.common import TrainRecipe
 from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
-from allformer.train.step import DTYPES, Stepper, StepSettings
+from allformer.train.step import Stepper, StepSettings
 from allformer.train.stream import Place, cut, micro_batches, prefetch
 from allformer.train.threads import pick_threads, threads
 from allformer.train.tokenizing import expected, kept_tokenizer, make_tokenizer
 from allformer.train.validate import validate
+from allformer.train.watch.boards import check_boards
+from allformer.train.watch.watch import Watch
 from allformer.train.weights import begin
-from allformer.train.window import Taken, Window
+from allformer.train.window import Window
 
 RECIPE = "recipe.yaml"
 
@@ -82,13 +85,14 @@ def train(
     allow_changed_data: bool = False,
     compile: bool | None = None,
     corpus: Any = None,
+    profile: int = 0,
 ) -> TrainResult:
     """Train as the recipe says into the directory `run`; `resume` goes on with what is there.
 
     A resumed run has its own recipe; `overrides` may change how it goes on ("train.steps=2000"),
     and `allow_changed_data` lets it go on with other data than it began with. `device` defaults to
     a GPU if there is one; `compile` to True there and False on a CPU. `corpus` is data to take
-    instead of what the recipe names.
+    instead of what the recipe names. `profile` looks at so many steps with torch's profiler.
     """
     run, place, overrides = Path(run), pick_device(device), list(overrides)
     if (overrides or allow_changed_data or recipe is None) and not resume:
@@ -103,14 +107,14 @@ def train(
     with together(recipe.parallel, place, run) as ranks:
         resume = resume or ranks.same(lambda: _goes_on(run, recipe))
         check_directory(run, "--resume" if resume else "--out")
-        objective = find_objective(recipe.objective)(recipe)
-        if not resume:
-            objective.config(expected(objective))
+        check_boards(recipe.log)
         with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
-            objective.open(corpus)
+            objective = open_objective(recipe, corpus, check=not resume)
             run.mkdir(parents=True, exist_ok=True)
             with only_one(run) if ranks.main else nullcontext():
-                job = _Job(objective, run, place, resume, allow_changed_data, compile, ranks)
+                job = Job(
+                    objective, run, place, resume, allow_changed_data, compile, profile, ranks
+                )
                 with threads(job.threads, place) as said:
                     return job.go(said)
 
@@ -129,7 +133,16 @@ def _goes_on(run: Path, recipe: Recipe) -> bool:
     )
 
 
-class _Job:
+def open_objective(recipe: Recipe, corpus: Any = None, *, check: bool = True) -> Any:
+    """The recipe's objective with its data open; with `check`, its model was tried first."""
+    objective = find_objective(recipe.objective)(recipe)
+    if check:
+        objective.config(expected(objective))
+    objective.open(corpus)
+    return objective
+
+
+class Job:
     """One training run while it runs."""
 
     def __init__(
@@ -140,12 +153,14 @@ class _Job:
         resume: bool,
         allow_changed_data: bool,
         compile: bool | None,
-        ranks: Ranks,
+        profile: int = 0,
+        ranks: Ranks = ALONE,
     ) -> None:
         recipe = objective.recipe
         self.objective, self.recipe, self.run, self.device = objective, recipe, run, device
         self.ranks = ranks
         self.say = say = _say if ranks.main else silent
+        ranks.check(recipe)
         if resume:
             ranks.same(lambda: check_data(run, objective, allow_changed_data, say))
         self.tokenizer = ranks.same(
@@ -165,8 +180,9 @@ class _Job:
         self.model.provenance.generation = objective.generation(tree)
         self.parameters = sum(p.numel() for p in self.model.parameters())
         self.compile = ranks.compiles(compile, device)
-        self.precision = _precision(recipe.train.precision, device)
-        ranks.prepare(self.model, device, self.precision, recipe.optim)
+        if recipe.train.recompute != "none":
+            self.model.recompute(recipe.train.recompute)
+        ranks.prepare(self.model, device, find_precision(recipe.train.precision, device).dtype)
         ranks.seed(recipe.train.seed)
         self.stepper = Stepper(self.model, objective, self._settings(), ranks)
         self.frame = objective.frame() if self.compile or ranks.framed else None
@@ -178,13 +194,18 @@ class _Job:
             state = load_state(run, self.model, self.stepper, say)
             self.step, self.seconds = state["step"], state["seconds"]
             self.place = Place(*state["place"])
+            self.window.restore(state.get("window", ()), device)
         # The same number after a resume: sums are cut among threads, and rounded accordingly.
         tokens = recipe.train.batch_tokens
         kept = state.get("threads") if resume else None
         self.threads: int = kept or pick_threads(tokens, self.parameters)
         if ranks.main:
             self._write_beginning(resume)
-        self.metrics: Any = Metrics(run, self.step) if ranks.main else Quiet()
+        writes = ranks.main
+        self.watch = Watch(run, recipe, self.stepper, self.step, self.steps, profile, writes=writes)
+        if resume:
+            self.watch.restore(state.get("watch", {}))
+        self.metrics: Any = Metrics(run, self.step, self.watch.boards) if writes else Quiet()
 
     # --- preparing ------------------------------------------------------------------------------
 
@@ -208,8 +229,9 @@ class _Job:
             optim=self.recipe.optim,
             smoothing=asked.smoothing,
             z_loss=asked.z_loss,
-            precision=self.precision,
+            precision=asked.precision,
             compile=self.compile,
+            ema=asked.ema,
         )
 
     def _write_beginning(self, resume: bool) -> None:
@@ -227,14 +249,15 @@ class _Job:
         """Train to the end, or to an interrupt."""
         settings, every = self.recipe.train, self.recipe.log.every
         self.say(
-            f"model: {self.parameters:,} parameters, {self.precision} on {self.device.type}"
+            f"model: {self.parameters:,} parameters, {self.stepper.precision} on {self.device.type}"
             + (", compiled" if self.compile else "")
             + self.ranks.told
         )
         if about_threads:
             self.say(about_threads)
-        source = prefetch(self._batches())
+        source = prefetch(self.batches())
         progress: Any = Progress(self.steps, self.step) if self.ranks.main else Quiet()
+        self.watch.say = progress.say
         self.clock = Clock(self.seconds)
         try:
             with interrupts(patient=self.ranks.world > 1) as signals:
@@ -242,7 +265,7 @@ class _Job:
                     self._advance(source)
                     last = self.step == self.steps
                     interrupted = self.ranks.any(bool(signals))
-                    if self.step % every == 0 or last or interrupted:
+                    if self.step % every == 0 or last:
                         progress.update(self.step, **self._log())
                     elif self.device.type == "cpu":  # reading a result waits for nothing here
                         progress.update(self.step, **self._glance())
@@ -256,13 +279,16 @@ class _Job:
                             f"stopped at step {self.step:,} of {self.steps:,}, all is saved: "
                             f"go on with `allformer train --resume {self.run}`"
                         )
+            progress.close()
+            return self._finish()
         finally:
             source.close()
             progress.close()
+            self.watch.close()
             self.metrics.close()
-        return self._finish()
 
-    def _batches(self) -> Iterator[tuple[Any, Place]]:
+    def batches(self) -> Iterator[tuple[Any, Place]]:
+        """Micro-batches from where the run is, each with the place after it."""
         settings, turn = self.recipe.train, self.ranks.turn
         items = micro_batches(self.objective, settings, self.frame, self.place, turn)
         if self.device.type != "cuda":
@@ -272,54 +298,53 @@ class _Job:
     def _advance(self, source: Iterator[tuple[Any, Place]]) -> None:
         """One step of the optimiser on the next micro-batches."""
         batches = []
-        for _ in range(self.recipe.train.accumulate):
-            batch, self.place = next(source)
-            batches.append(batch)
+        with self.clock.waiting(), self.watch.waiting():
+            for _ in range(self.recipe.train.accumulate):
+                batch, self.place = next(source)
+                batches.append(batch)
         self.step += 1
+        random = self.watch.before(self.step, batches)
         result = self.stepper([moved(b, self.device) for b in batches], self._rate(self.step))
-        self.window.add(self.step, result, batches)
+        self.watch.after(result)
+        self.window.add(self.step, result, batches, random)
         self.seconds = self.clock.count(result.tokens)
+        if self.device.type == "cpu":  # reading a result waits for nothing here
+            self._judge()
 
     def _log(self) -> dict[str, str]:
         """Read the results since the last time, write them down, return what to show."""
-        row = self._report()
-        row["tokens_per_second"] = self.clock.lap()
+        row = self._report() | self.watch.figures(self.clock.lap(self.steps - self.step))
         self.metrics.add(**row)
         self.window.clear()
-        return _figures(row["nll"], row["rate"], row["tokens_per_second"])
+        return self.watch.shown(row["nll"], row["rate"], row["tokens_per_second"])
 
     def _glance(self) -> dict[str, str]:
-        return _figures(self.window.glance(), self._rate(self.step), self.clock.speed())
+        return self.watch.shown(self.window.glance(), self._rate(self.step), self.clock.speed())
 
     def _rate(self, step: int) -> float:
         return self.recipe.schedule.rate(step, self.recipe.optim.rate, self.steps)
 
     def _report(self) -> dict[str, Any]:
-        """The window's figures; the first of its steps that is not finite stops the training."""
-        row, bad = self.window.read()
-        if bad is not None:
-            raise self._explain(bad)
+        """The window's figures."""
+        self._judge()
+        row, _ = self.window.read()
         head = {"step": self.step, "seconds": round(self.seconds, 3)}
         return {**head, **row, "rate": self._rate(self.step)}
 
-    def _explain(self, bad: Taken) -> TrainingError:
-        if self.ranks.world > 1:
-            return TrainingError(
-                f"step {bad.step:,}: the loss or a gradient is not finite; try a lower optim.rate "
-                f"or a longer schedule.warmup. A single process says where it begins: go on "
-                f"without torchrun, `allformer train --resume {self.run} --set parallel.data=1 …`"
+    def _judge(self) -> None:
+        """The first step since the last report that is not finite stops the training."""
+        bad = self.watch.judge(self.window, self._rate)
+        if bad is not None and self.ranks.world > 1:
+            raise TrainingError(
+                f"the loss or its gradient is not finite at step {bad.step:,} (learning rate "
+                f"{self._rate(bad.step):.3g}); try a lower optim.rate or a longer schedule.warmup. "
+                f"A single process says where it begins: `allformer train --resume {self.run}` "
+                f"with --set parallel.data=1 (and shard, tensor, context, pipeline)"
             )
-        batch, rate = self._first_bad(bad.batches), self._rate(bad.step)
-        dtype = DTYPES[self.precision]
-        return explain_nonfinite(self.model, self.objective, batch, bad.step, rate, dtype)
-
-    def _first_bad(self, batches: list[Batch]) -> Batch:
-        for batch in batches:
-            with torch.no_grad():
-                loss, _ = self.stepper.plain_loss(moved(batch, self.device))
-            if not bool(loss.isfinite().all()):
-                return batch
-        return batches[0]
+        if bad is not None:
+            rate = self._rate(bad.step)
+            kept = self.watch.keep(bad, rate, "the loss or its gradient is not finite", self.step)
+            raise explain_nonfinite(self.stepper, bad, rate, kept)
 
     def _validate(self, **extra: Any) -> dict[str, Any]:
         with self.ranks.looking(self.model) as model:
@@ -328,7 +353,7 @@ class _Job:
                 model,
                 self.objective.validation,
                 batch_tokens=self.recipe.train.batch_tokens,
-                dtype=DTYPES[self.precision],
+                dtype=self.stepper.dtype,
             )
         row = {
             "step": self.step,
@@ -337,28 +362,40 @@ class _Job:
             **extra,
         }
         if self.objective.perplexity:
-            row["validation_perplexity"] = math.exp(min(found["nll"], 700))
+            first = found.get(f"nll_{self.objective.terms[0]}", found["nll"])
+            row["validation_perplexity"] = math.exp(min(first, 700))
+        # Before the row: a run that ends between the two looks again, one after them does not.
+        best = self.best is not None and not extra and self._is_best(self.best, found)
         self.metrics.add(**row)
-        best = self.best
-        if best is not None and not extra:
-            whole = self.ranks.whole(self.model)
-            if self.ranks.same(lambda: best.see(whole, self.step, found)):
-                row["best"] = True
-        return row
+        return {**row, "best": True} if best else row
+
+    def _is_best(self, best: Best, found: dict[str, float]) -> bool:
+        whole = self.ranks.whole(self.model)
+        better = self.ranks.same(lambda: best.see(whole, self.step, found))
+        if better and not self.ranks.main:
+            self.best = Best(self.run, best.figure)  # as it is on the disk now
+        return better
 
     def _validate_and_tell(self) -> str:
-        with self.clock.paused():
+        with self.clock.paused(), self._averaged():
             row = self._validate()
         best = ", the best so far" if row.get("best") else ""
         return f"step {self.step:,}: {told_figures(row)}{best}"
 
+    def _averaged(self) -> AbstractContextManager[None]:
+        """The moving average in the model's place, if the recipe asks for one."""
+        return nullcontext() if self.stepper.ema is None else self.stepper.ema.swapped()
+
     def _save(self) -> None:
         place = dataclasses.astuple(self.place)
+        self._judge()
         extra = {"place": place, "seconds": self.seconds, "threads": self.threads}
+        extra |= {"window": self.window.state(), "watch": self.watch.state()}
         settings = self.recipe.train
-        keep, every = settings.average, settings.save_every
+        keep, every = _kept(settings), settings.save_every
         with self.clock.paused():
             self.metrics.sync()
+            self.watch.sync()
             save_state(self.run, self.step, self.stepper, extra, keep=keep, every=every)
 
     # --- ending ---------------------------------------------------------------------------------
@@ -366,11 +403,8 @@ class _Job:
     def _finish(self) -> TrainResult:
         """Take the final weights, validate them, write the run."""
         self.ranks.settle()
-        if self.ranks.main:
-            self.metrics = Metrics(self.run, self.step)
         count, which = self._take_weights()
         row = self._validate(averaged=count)
-        self.metrics.close()
         self.model = self.ranks.whole(self.model).eval()
         if self.ranks.main:
             save_run(self.run, self.model, self.tokenizer)
@@ -394,15 +428,19 @@ class _Job:
         )
 
     def _take_weights(self) -> tuple[int, str]:
-        """The best ones where the recipe names a figure, else the mean of the last checkpoints."""
+        """The best ones where the recipe names a figure, else the moving average, else the mean of
+        the last checkpoints."""
         if self.best is not None:
-            self._validate()  # the last step may be the best
-            best = self.best
-            path, kept = self.ranks.same(lambda: (best.weights, best.kept))
-            assert path is not None
-            assert kept is not None
-            self.ranks.put(self.model, read_tensors(path), "the best")
-            return 1, f"the best by {kept['figure']}, of step {kept['step']:,}"
+            rows = self.ranks.same(lambda: self.metrics.rows)
+            if not any("validation_nll" in r and r["step"] == self.step for r in rows):
+                with self._averaged():
+                    self._validate()  # the last step may be the best
+            if (found := self.best.read(self.say)) is not None:
+                self.ranks.put(self.model, found, "the best")
+                return 1, self.best.told
+        if self.stepper.ema is not None:
+            self.stepper.ema.settle()
+            return 1, f"moving average of {self.stepper.ema.decay:g}"
         last = self.ranks.same(self._good_checkpoints)[-self.recipe.train.average :]
         take_mean(last, self.ranks.holding(self.model))
         return len(last), f"mean of {len(last)} checkpoints"
@@ -431,10 +469,10 @@ class _Job:
         return bool(min([validation, *trained[-1:]]) > 2 * self._chance())
 
 
-def _precision(asked: str, device: torch.device) -> str:
-    if asked != "auto":
-        return asked
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+def _kept(asked: TrainRecipe) -> int:
+    """Checkpoints that stay: not fewer than the mean at the end is taken of."""
+    mean = asked.best is None and asked.ema is None
+    return max(asked.keep or asked.average, asked.average if mean else 1)
 
 
 def _say(line: str) -> None:
@@ -453,7 +491,3 @@ def told_figures(row: dict[str, Any]) -> str:
 def _short(perplexity: float) -> str:
     """Three places, or the power of ten where nobody would count the digits."""
     return f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.2e}"
-
-
-def _figures(nll: float, rate: float, speed: float) -> dict[str, str]:
-    return {"nll": f"{nll:.3f}", "rate": f"{rate:.2e}", "speed": f"{speed:,.0f} tok/s"}

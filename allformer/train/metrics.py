@@ -1,68 +1,100 @@
-"""Where figures go: metrics.jsonl, TensorBoard if it is installed, and a picture of the curves."""
+"""Where figures go: metrics.jsonl, the boards that are asked for, and a picture of the curves."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from allformer.errors import CheckpointError
+from allformer.train.watch.boards import Board
+
+Row = dict[str, Any]
 
 
-class Metrics:
-    """Append-only log of a run; reopened on resume without what the resumed run will write again:
-    lines after its step, and the last line of a run that had ended.
+class Lines:
+    """A file of one JSON object a line, each with its `step`, that only grows.
 
-    What is left of the old log is written aside and takes its place whole.
+    Reopened on resume without the rows that `stays` refuses: what is left of the old file is
+    written aside, down to the disk, and takes its place whole.
     """
 
-    def __init__(self, run: Path, resumed_step: int = 0) -> None:
-        self.path = run / "metrics.jsonl"
-        rows = read_metrics(run)
-        self.rows = [r for r in rows if r["step"] <= resumed_step and "averaged" not in r]
-        aside = self.path.with_name(self.path.name + ".new")
+    def __init__(self, path: Path, stays: Callable[[Row], bool]) -> None:
+        self.path = path
+        self.rows = [row for row in read_lines(path) if stays(row)]
+        aside = path.with_name(path.name + ".new")
         with aside.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in self.rows)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, self.path)
-        self._file = self.path.open("a", encoding="utf-8")
-        self._board = _tensorboard(run / "tensorboard", resumed_step)
+        os.replace(aside, path)
+        self._file = path.open("a", encoding="utf-8")
 
-    def add(self, **row: Any) -> None:
-        """One line, out of this process at once: `metrics.add(step=100, loss=3.2)`."""
+    def add(self, row: Row) -> None:
+        """One line, out of this process at once."""
         self.rows.append(row)
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
-        if self._board is not None:
-            for name, value in row.items():
-                if name != "step":
-                    self._board.add_scalar(name, value, row["step"])
 
     def sync(self) -> None:
         """Down to the disk, before a checkpoint that relies on it."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Flush everything and draw the picture."""
+        """Nothing more comes."""
         self._file.close()
-        if self._board is not None:
-            self._board.close()
+
+
+class Metrics:
+    """The log of a run; reopened on resume without what the resumed run will write again: lines
+    after its step, and the last line of a run that had ended."""
+
+    def __init__(self, run: Path, resumed_step: int = 0, boards: Sequence[Board] = ()) -> None:
+        self._lines = Lines(
+            run / "metrics.jsonl", lambda row: row["step"] <= resumed_step and "averaged" not in row
+        )
+        self.path, self.boards = self._lines.path, boards
+
+    @property
+    def rows(self) -> list[Row]:
+        """All of them, those of before a resume too."""
+        return self._lines.rows
+
+    def add(self, **row: Any) -> None:
+        """One line: `metrics.add(step=100, loss=3.2)`."""
+        self._lines.add(row)
+        for board in self.boards:
+            board.add(row["step"], {name: x for name, x in row.items() if name != "step"})
+
+    def sync(self) -> None:
+        """Down to the disk, before a checkpoint that relies on it."""
+        self._lines.sync()
+
+    def close(self) -> None:
+        """Flush everything and draw the picture."""
+        self._lines.close()
+        for board in self.boards:
+            board.close()
         if self.rows:
             draw_loss(self.rows, self.path.with_name("loss.png"))
 
 
-def read_metrics(run: Path) -> list[dict[str, Any]]:
+def read_metrics(run: Path) -> list[Row]:
     """The rows of a run's metrics.jsonl; a last line cut off by a crash is left out."""
-    path = run / "metrics.jsonl"
+    return read_lines(run / "metrics.jsonl")
+
+
+def read_lines(path: Path) -> list[Row]:
+    """The rows of such a file; none if there is no file."""
     if not path.is_file():
         return []
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is not UTF-8 ({error}); remove or mend it") from None
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
@@ -79,15 +111,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _tensorboard(folder: Path, resumed_step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:  # the extra `logs` is not installed: metrics.jsonl has it all
-        return None
-    return SummaryWriter(str(folder), purge_step=resumed_step + 1)
-
-
-def draw_loss(rows: list[dict[str, Any]], path: Path) -> None:
+def draw_loss(rows: list[Row], path: Path) -> None:
     """Training and validation loss over the steps, as a PNG."""
     import matplotlib
 

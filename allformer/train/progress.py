@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def clock(seconds: float) -> str:
@@ -16,16 +16,28 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+class Lap(NamedTuple):
+    """Since the last one: tokens a second, seconds of training, the share of them that was spent
+    waiting for data, and how many more seconds the run will take."""
+
+    speed: float
+    seconds: float
+    wait: float
+    left: float = 0.0
+
+
 class Clock:
     """Seconds of a run (over its resumes) and tokens a second, validation and saving left out."""
 
     def __init__(self, before: float = 0.0) -> None:
         self.begin = self.lap_begin = time.monotonic()
-        self.before, self.tokens, self.lap_tokens = before, 0, 0
+        self.before, self.tokens, self.lap_tokens, self.steps = before, 0, 0, 0
         self.out, self.lap_out = 0.0, 0.0  # seconds that do not count as training speed
+        self.lap_wait = 0.0
 
     def count(self, tokens: int) -> float:
         """Tokens of one more step; returns the run's seconds so far."""
+        self.steps += 1
         self.tokens += tokens
         self.lap_tokens += tokens
         return self.before + time.monotonic() - self.begin
@@ -38,16 +50,25 @@ class Clock:
         self.out += time.monotonic() - begin
         self.lap_out += time.monotonic() - begin
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time spent inside is a wait for data."""
+        begin = time.monotonic()
+        yield
+        self.lap_wait += time.monotonic() - begin
+
     def speed(self) -> float:
         """Tokens a second since the beginning."""
         return self.tokens / max(1e-9, time.monotonic() - self.begin - self.out)
 
-    def lap(self) -> float:
-        """Tokens a second since the last lap."""
+    def lap(self, steps_left: int = 0) -> Lap:
+        """The figures since the last lap; what is left takes as long as what was, all included."""
         now = time.monotonic()
-        speed = self.lap_tokens / max(1e-9, now - self.lap_begin - self.lap_out)
-        self.lap_begin, self.lap_tokens, self.lap_out = now, 0, 0.0
-        return speed
+        seconds = max(1e-9, now - self.lap_begin - self.lap_out)
+        left = (now - self.begin) / max(1, self.steps) * steps_left
+        lap = Lap(self.lap_tokens / seconds, seconds, self.lap_wait / seconds, left)
+        self.lap_begin, self.lap_tokens, self.lap_out, self.lap_wait = now, 0, 0.0, 0.0
+        return lap
 
 
 class Progress:
@@ -76,6 +97,8 @@ class Progress:
         now = time.monotonic()
         news = "  ".join(f"{name} {value}" for name, value in figures.items())
         if self._bar is not None:
+            width = self._bar.console.width
+            news = fitting(figures, width - _REST - 2 * len(str(self.total)) - _bar_width(width))
             self._bar.update(self._task, completed=step, news=news)
         elif now - self.last >= self.plain_every or step == self.total:
             self.last = now
@@ -101,6 +124,24 @@ class Progress:
             self._bar.stop()
 
 
+_REST = 8 + 7 + 8 + 5 + 7  # what, elapsed, left, and the spaces between
+
+
+def fitting(figures: Mapping[str, str], room: int) -> str:
+    """As many of the figures as there is room for, the first ones first."""
+    news = ""
+    for name, value in figures.items():
+        more = f"{news}  {name} {value}".lstrip()
+        if len(more) > room:
+            break
+        news = more
+    return news
+
+
+def _bar_width(width: int) -> int:
+    return 24 if width >= 130 else 8
+
+
 def _rich_bar() -> Any:
     from rich.console import Console
     from rich.progress import (
@@ -112,13 +153,14 @@ def _rich_bar() -> Any:
     )
     from rich.progress import Progress as Bar
 
+    console = Console(stderr=True)
     return Bar(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=_bar_width(console.width)),
         MofNCompleteColumn(),
         TextColumn("{task.fields[news]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
     )

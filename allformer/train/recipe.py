@@ -100,6 +100,8 @@ def _recipe(given: dict[str, Any], where: str) -> Recipe:
     name, options = _objective(given.get("objective", "seq2seq"), f"{where}.objective")
     objective = find_objective(name)
     found["objective"] = name
+    for section, values in objective.usual.items():
+        given[section] = {**values, **as_mapping(given.get(section, {}), f"{where}.{section}")}
     found["options"] = read_section(objective.Options, options, f"{where}.objective")
     found["data"] = read_section(objective.Data, given.get("data", {}), f"{where}.data")
     if "model" in given:

@@ -44,7 +44,7 @@ def save_state(
     """
     if stepper.ranks.keeper is not None:
         state = _plain(step, stepper, extra)
-        stepper.ranks.keeper.save(run, state, stepper.optimizer, keep=keep, every=every)
+        stepper.ranks.keeper.save(run, state, stepper, keep=keep, every=every)
         return
     with appearing(run, step) as part:
         _write(part, step, stepper, extra)
@@ -54,13 +54,15 @@ def save_state(
 def _plain(step: int, stepper: Stepper, extra: dict[str, Any]) -> dict[str, Any]:
     """What is no tensor of the model's size."""
     scaler = None if stepper.scaler is None else stepper.scaler.state_dict()
-    return {"step": step, "scaler": scaler, **extra}
+    ema = None if stepper.ema is None else {"updates": stepper.ema.updates}
+    return {"step": step, "scaler": scaler, "ema": ema, **extra}
 
 
 def _write(part: Path, step: int, stepper: Stepper, extra: dict[str, Any]) -> None:
     save_weights(stepper.model, part / WEIGHTS)
     state = _plain(step, stepper, extra) | {
         "optimizer": stepper.optimizer.state_dict(),
+        "ema": None if stepper.ema is None else stepper.ema.state_dict(),
         "rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state() if stepper.on_gpu else None,
     }
@@ -80,17 +82,18 @@ def load_state(
     checkpoint = stepper.ranks.same(lambda: _newest_good(run, say))
     device = model.device
     if stepper.ranks.keeper is not None or is_distributed(checkpoint):
-        state = restore(checkpoint, stepper.ranks.holding(model), stepper.optimizer, device)
+        state = restore(checkpoint, stepper.ranks.holding(model), stepper, device)
         stepper.load(state)
         stepper.ranks.restore_random(state)
-        return state
-    state = read_state(checkpoint, device)
-    tensors = read_tensors(checkpoint / WEIGHTS)
-    put_weights(model, tensors, str(checkpoint / WEIGHTS))  # another model is no damage
-    stepper.load(state)
-    torch.set_rng_state(state["rng"].cpu())
-    if stepper.on_gpu and state["cuda_rng"] is not None:
-        torch.cuda.set_rng_state(state["cuda_rng"].cpu())
+    else:
+        state = read_state(checkpoint, device)
+        tensors = read_tensors(checkpoint / WEIGHTS)
+        put_weights(model, tensors, str(checkpoint / WEIGHTS))  # another model is no damage
+        stepper.load(state)
+        torch.set_rng_state(state["rng"].cpu())
+        if stepper.on_gpu and state["cuda_rng"] is not None:
+            torch.cuda.set_rng_state(state["cuda_rng"].cpu())
+    say(f"going on from step {state['step']:,} ({checkpoint.name})")
     return state
 
 

@@ -15,14 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.core.fused import trains
 from allformer.core.graph import Captured, copy_into, on_side_stream
 from allformer.train.batch import Batch, mapped, tensors, uncounted
+from allformer.train.ema import Ema
+from allformer.train.float8 import use_float8
 from allformer.train.objectives.objective import Objective
 from allformer.train.optim import AdamW, Optim, make_optimizer
 from allformer.train.parallel import ALONE, Ranks
+from allformer.train.precision import find_precision
 
 _WIDE = torch.float64
-DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class StepSettings:
     z_loss: float = 0.0
     precision: str = "fp32"
     compile: bool = False
+    ema: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,18 +68,25 @@ class Stepper:
         self.model, self.objective, self.settings, self.ranks = model, objective, settings, ranks
         device = model.device
         self.on_gpu = device.type == "cuda"
-        can = settings.optim.captures  # else its rate is a plain number
-        self.rate = torch.zeros((), device=device) if self.on_gpu and can else None
-        self.captures = self.on_gpu and settings.optim.captures
+        # A step that can be captured has its rate on the device, else it is a plain number.
+        self.captures = self.on_gpu and settings.optim.captures and ranks.world == 1
+        self.rate = torch.zeros((), device=device) if self.captures else None
         self.optimizer: Any = make_optimizer(
             settings.optim,
             model,
             lr=0.0 if self.rate is None else self.rate,
             capturable=self.captures,
         )
-        self.scaler = torch.amp.GradScaler(device.type) if settings.precision == "fp16" else None
-        self.dtype = DTYPES[settings.precision]
-        self._loss = torch.compile(self.plain_loss, dynamic=False) if settings.compile else None
+        precision = find_precision(settings.precision, device)
+        self.precision, self.dtype = precision.name, precision.dtype
+        self.scaler = precision.scaler(device)
+        if precision.float8:
+            use_float8(model)
+        self.ema = None if settings.ema is None else Ema(model, settings.ema)
+        # Where fused kernels do all between the matrix products, to capture them is enough: there
+        # is nothing to wait for before the first step.
+        compiled = settings.compile and not trains(device, self.dtype)
+        self._loss = torch.compile(self.plain_loss, dynamic=False) if compiled else None
         self._graph: _Graph | None = None
 
     def __call__(self, batches: Sequence[Batch], rate: float) -> Result:
@@ -91,6 +102,8 @@ class Stepper:
             loss, nlls, norm = self._replay(batches[0], weights(counts))
         else:
             loss, nlls, norm = self._step(batches, torch.tensor(weights(counts), dtype=_WIDE))
+        if self.ema is not None:
+            self.ema.update()
         return Result(loss, nlls, norm, tuple(counts), tokens)
 
     def _step(self, batches: Sequence[Batch], weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,19 +152,21 @@ class Stepper:
         )
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore optimiser and loss scale from a checkpoint's state."""
+        """Restore optimiser, loss scale and moving average from a checkpoint's state."""
         self.optimizer.load_state_dict(state["optimizer"])
         if self.rate is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate  # loading put a copy there; the graph reads this one
         if self.scaler is not None and state["scaler"] is not None:
             self.scaler.load_state_dict(state["scaler"])
+        if self.ema is not None and state.get("ema") is not None:
+            self.ema.load_state_dict(state["ema"])
 
     # --- the whole step as one CUDA graph: a small model is limited by launching kernels ---------
 
     def _can_replay(self, batches: Sequence[Batch]) -> bool:
-        alone = self.ranks.world == 1 and len(batches) == 1
-        return alone and self.captures and self._loss is not None and self.scaler is None
+        wanted = self.captures and self.settings.compile and self.ranks.world == 1
+        return wanted and self.scaler is None and len(batches) == 1
 
     def _replay(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:
         if self._graph is None:

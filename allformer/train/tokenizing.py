@@ -23,7 +23,13 @@ def make_tokenizer(objective: Objective[Any, Any], say: Say) -> Tokenizer:
         say(f"tokeniser: {asked.checkpoint}'s, {tokenizer.vocab_size:,} pieces")
         return tokenizer
     assert isinstance(asked, TokenizerRecipe)
-    trained = train_tokenizer(objective.texts(), asked.kind, asked.vocab, lowercase=asked.lowercase)
+    trained = train_tokenizer(
+        objective.texts(),
+        asked.kind,
+        asked.vocab,
+        lowercase=asked.lowercase,
+        specials=objective.specials,
+    )
     tokenizer = objective.tokenizer(trained)
     say(f"tokeniser: {asked.kind}, {tokenizer.vocab_size:,} pieces")
     return tokenizer

@@ -36,16 +36,14 @@ def validate(
         [0] * len(objective.terms),
     )
     sums: dict[str, float] = {}
-    tokens = 0
     try:
         for index in token_batches(*sides, budget, seed=0, epoch=0, pool=1000):
             batch = moved(objective.collate(examples, index), model.device)
-            _, nll = objective.loss(model, batch, dtype=dtype)
+            nll, measured = objective.appraise(model, batch, dtype=dtype)
             nlls += nll.reshape(-1).double().cpu()
             counts = [a + b for a, b in zip(counts, objective.counts(batch), strict=True)]
-            for name, value in objective.measures(model, batch, dtype=dtype).items():
+            for name, value in measured.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
-            tokens += batch.tokens
         figures = objective.metrics(model, examples, batch_tokens=batch_tokens, dtype=dtype)
     finally:
         model.train(was_training)
@@ -53,4 +51,8 @@ def validate(
     found = {"nll": sum(means)}
     if len(means) > 1:
         found |= {f"nll_{name}": x for name, x in zip(objective.terms, means, strict=True)}
-    return found | {name: total / tokens for name, total in sums.items()} | figures
+    terms = objective.terms
+    for name, total in sums.items():
+        own = next((i for i, term in enumerate(terms) if name.startswith(f"{term}_")), 0)
+        found[name] = total / max(1, counts[own])
+    return found | objective.follows(found, examples) | figures

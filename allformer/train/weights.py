@@ -27,10 +27,19 @@ def begin(
         return trained
     model = build(tree, device=device)
     model.provenance = trained.provenance
-    fresh = put_body(model, trained.state_dict(), asked.checkpoint)
+    state = trained.state_dict()
+    if not _alike(trained.config.head, tree.head):  # what fits by chance means something else
+        state = {name: x for name, x in state.items() if not name.startswith("head.")}
+    fresh = put_body(model, state, asked.checkpoint)
     rest = f"; fresh: {', '.join(fresh)}" if fresh else ""
     say(f"weights: the body of {asked.checkpoint}{rest}")
     return model
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two heads say the same things: of one kind, and over the same labels."""
+    kinds = {(type(head), getattr(head, "labels", None)) for head in (one, other)}
+    return len(kinds) == 1
 
 
 @torch.no_grad()

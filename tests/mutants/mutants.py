@@ -291,7 +291,7 @@ MUTANTS: list[Mutant] = [
     bug("flash never fits", "slow on the GPU", FLASH,
         'case.asked == "fast" and shape', "False and shape", "flash fits"),
     bug("flash never taken", "slow on the GPU", "kernels:choose",
-        "in KERNELS if", "in KERNELS[1:] if", "ragged kernel"),
+        "in KERNELS if", "in KERNELS[2:] if", "ragged kernel"),
     bug("flash given windows and biases", "windows and biases ignored on the GPU", FLASH,
         "case.packed and case.full and", "case.packed and", "flash fits"),
     bug("flash given grids", "an error on the GPU", FLASH,

@@ -15,7 +15,14 @@ from tests.models import BOS, KINDS, VOCAB, left_padding, loud, on_the_grid, rig
 
 
 def check_linear_cross_entropy(
-    n: int, vocab: int, smoothing: float, chunk: int | None, bias: bool, ignored: int, seed: int
+    n: int,
+    vocab: int,
+    smoothing: float,
+    chunk: int | None,
+    bias: bool,
+    ignored: int,
+    seed: int,
+    z: float = 0.0,
 ) -> None:
     torch.manual_seed(seed)
     hidden = torch.randn(n, 6, dtype=torch.float64).requires_grad_()
@@ -23,9 +30,10 @@ def check_linear_cross_entropy(
     b = torch.randn(vocab, dtype=torch.float64).requires_grad_() if bias else None
     targets = torch.randint(0, vocab, (n,))
     targets[torch.randperm(n)[:ignored]] = IGNORE
-    loss, nll = linear_cross_entropy(hidden, weight, b, targets, smoothing, chunk)
+    loss, nll = linear_cross_entropy(hidden, weight, b, targets, smoothing, chunk, z)
     logits = F.linear(hidden, weight, b)
     wanted = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    wanted = wanted + z * (logits.logsumexp(-1).square() * (targets != IGNORE)).sum()
     torch.testing.assert_close(loss, wanted, rtol=1e-10, atol=1e-10)
     plain = F.cross_entropy(logits, targets, reduction="sum")
     torch.testing.assert_close(nll, plain, rtol=1e-10, atol=1e-10)
@@ -46,11 +54,13 @@ def check_linear_cross_entropy(
     bias=st.booleans(),
     ignored=st.integers(0, 12),
     seed=st.integers(0, 99),
+    z=st.sampled_from([0.0, 0.3]),
 )
 def test_linear_cross_entropy_is_torchs_with_its_gradients(
-    n, vocab, smoothing, chunk, bias, ignored, seed
+    n, vocab, smoothing, chunk, bias, ignored, seed, z
 ):
-    check_linear_cross_entropy(n, vocab, smoothing, chunk, bias, ignored, seed)
+    """With the z-loss added to it, z · (log Σ exp)² of each row that counts."""
+    check_linear_cross_entropy(n, vocab, smoothing, chunk, bias, ignored, seed, z)
 
 
 @pytest.mark.parametrize("frozen", ["hidden", "weight", "bias"])

@@ -57,7 +57,7 @@ def causal(**settings: object) -> Recipe:
              "save_every": 10, "validate_every": 10, "average": 1}  # fmt: skip
     return make_recipe(
         {
-            "objective": "causal-lm",
+            "objective": "my-lm",
             "tokenizer": {"kind": "bpe", "vocab": 40},
             "model": {"preset": "gpt2", "change": change},
             "train": {**plain, **settings},

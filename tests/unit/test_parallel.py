@@ -19,12 +19,12 @@ from allformer.config import Attention, Block, Feed
 from allformer.core.model import build
 from allformer.errors import ConfigError
 from allformer.train.metrics import read_metrics
-from allformer.train.optim import Adafactor, AdamW, Muon
 from allformer.train.parallel.mesh import Mesh, resolve
 from allformer.train.parallel.pieces import held
 from allformer.train.parallel.pipeline import check_pipeline, spans
 from allformer.train.parallel.ranks import stream_seed
 from allformer.train.parallel.tensor import Cut, check_tensor
+from allformer.train.recipe import make_recipe
 from allformer.train.sections.common import ParallelRecipe, TrainRecipe
 from allformer.train.stream import Place, micro_batches
 from tests import ranks
@@ -209,18 +209,19 @@ def test_a_model_that_cannot_be_cut_by_layers_says_why():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "precision", "optim", "said"),
+    ("sizes", "sections", "said"),
     [
-        ({"shard": 2}, "fp16", AdamW(), "fp16 needs a loss scale that all ranks agree on"),
-        ({"shard": 2}, "fp32", Muon(), "optim.name=muon needs whole matrices"),
-        ({"tensor": 2}, "fp32", Adafactor(), "parallel.tensor leaves a part of them on each rank"),
+        ({"shard": 2}, {"train": {"precision": "fp16"}}, "needs a scale that all ranks agree on"),
+        ({"shard": 2}, {"optim": {"name": "muon"}}, r"optim\.name=muon needs whole matrices"),
+        ({"tensor": 2}, {"optim": {"name": "adafactor"}}, r"parallel\.tensor leaves a part"),
+        ({"pipeline": 2}, {"log": {"statistics": 5}}, r"log\.statistics=5 looks at a whole model"),
     ],
 )
-def test_what_needs_whole_matrices_is_refused(sizes, precision, optim, said):
+def test_what_needs_a_whole_model_is_refused(sizes, sections, said):
     plan = Mesh.__new__(Mesh)
     plan.sizes = {name: sizes.get(name, 1) for name in ranks.DIMS}
     with pytest.raises(ConfigError, match=said):
-        plan._check(build(decoder_only(), device="meta"), precision, optim)
+        plan.check(make_recipe(sections))
 
 
 # --- torchrun -------------------------------------------------------------------------------------

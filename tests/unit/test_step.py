@@ -151,7 +151,7 @@ def test_accumulated_micro_batches_are_one_full_batch(split):
     assert len(set(tokens)) == len(tokens), "the parts must be of unequal length"
     torch.testing.assert_close(gradients(parts), gradients(full), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(weights(parts), weights(full), rtol=1e-8, atol=1e-9)
-    for name in ("loss", "nll", "norm"):
+    for name in ("loss", "nlls", "norm"):
         a, b = getattr(parts.result, name), getattr(full.result, name)
         torch.testing.assert_close(a, b, rtol=1e-10, atol=0)
 

@@ -10,7 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allformer.errors import ConfigError, DataError
-from allformer.text.tokenizer import KINDS, Tokenizer, train_tokenizer
+from allformer.text.load import load_tokenizer
+from allformer.text.lossless import LOSSLESS
+from allformer.text.tokenizer import KINDS as ALL_KINDS
+from allformer.text.tokenizer import SENTENCE_KINDS as KINDS
+from allformer.text.tokenizer import Tokenizer, train_tokenizer
 
 LINES = [
     "Hello, world! This is a dog.",
@@ -212,3 +216,53 @@ def test_bpe_dropout_needs_bpe() -> None:
         train_tokenizer(LINES, "unigram").encode_batch(["a"], dropout=0.1)
     with pytest.raises(ConfigError, match=r"dropout=1.5"):
         train_tokenizer(LINES, "bpe").encode_batch(["a"], dropout=1.5)
+
+
+# --- lossless kinds, and further special tokens ------------------------------------------------
+
+ODD = "First Citizen:\nBefore we  proceed,\t<s> hear </s>.\n\n\n你好 ▁ é e\u0301\r\n  end "
+
+
+@pytest.mark.parametrize("kind", LOSSLESS)
+def test_a_lossless_tokeniser_gives_every_text_back_as_it_was(kind, tmp_path):
+    tokenizer = train_tokenizer([ODD, "plain"] * 3, kind, 400)
+    tokenizer.save(tmp_path)
+    for one in (tokenizer, load_tokenizer(tmp_path), Tokenizer.load(tmp_path)):
+        assert one.decode(one.encode(ODD)) == ODD
+        assert one.decode(one.encode("")) == ""
+    if kind != "characters":  # any text at all
+        assert tokenizer.decode(tokenizer.encode("🙂 ŷ\x00\n")) == "🙂 ŷ\x00\n"
+    else:
+        assert tokenizer.encode("🙂") == [1]
+        assert tokenizer.vocab_size == 4 + len(set(ODD + "plain"))
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_further_special_tokens_are_known_in_a_text_and_by_transformers(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    specials = ("<mask>", "<extra_id_0>", "<extra_id_1>")
+    tokenizer = train_tokenizer([ODD, "a dog runs"] * 3, kind, 400, specials=specials)
+    assert [tokenizer.token_to_id(token) for token in specials] == [4, 5, 6]
+    assert tokenizer.mask_id == 4
+    tokenizer.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "a dog<mask> runs <extra_id_1>"
+    for one in (tokenizer, load_tokenizer(tmp_path)):
+        assert [i for i in one.encode(text) if i < 7] == [4, 6]
+        assert one.encode(text) == theirs(text).input_ids
+    assert theirs.mask_token_id == 4
+    assert theirs.decode(tokenizer.encode("a dog runs")) == "a dog runs"
+
+
+def test_what_a_lossless_tokeniser_cannot_be_is_refused():
+    with pytest.raises(ConfigError, match=r"vocab=100 is too small for a bytes .* vocab=260"):
+        train_tokenizer(["a"], "bytes", 100)
+    with pytest.raises(ConfigError, match=r"vocab=6 .* 3 different characters .* vocab=7"):
+        train_tokenizer(["abc"], "characters", 6)
+    with pytest.raises(ConfigError, match=r"lowercase=True: kind='bytes' keeps the text"):
+        train_tokenizer(["a"], "bytes", 300, lowercase=True)
+    with pytest.raises(ConfigError, match=r"specials=.* twice"):
+        train_tokenizer(["a"], "bytes", 300, specials=("<s>",))
+    for kind in LOSSLESS:
+        with pytest.raises(DataError, match="every line is empty"):
+            train_tokenizer(["", ""], kind, 300)

@@ -6,7 +6,6 @@ import math
 import random
 import signal
 import threading
-from dataclasses import asdict
 from itertools import count, islice
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from allformer.train import stream
 from allformer.train.loop import Interrupted, train
 from allformer.train.metrics import read_metrics
 from allformer.train.objectives.seq2seq import Seq2Seq
+from allformer.train.plain_yaml import read_yaml
 from allformer.train.recipe import Recipe, TrainRecipe, make_recipe, read_recipe
 from allformer.train.state import checkpoints
 from allformer.train.step import Stepper
@@ -99,6 +99,14 @@ def steps_of(run: Path, key: str) -> list[int]:
     return [row["step"] for row in read_metrics(run) if key in row]
 
 
+TIMES = ("seconds", "tokens_per_second", "peak_share", "memory_gib", "data_wait", "seconds_left")
+
+
+def timeless(run: Path) -> list[dict[str, float]]:
+    """The rows of metrics.jsonl without what differs from one machine or hour to the next."""
+    return [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(run)]
+
+
 def same_weights(a: Path, b: Path) -> None:
     one, other = read_tensors(a), read_tensors(b)
     assert one.keys() == other.keys()
@@ -170,7 +178,9 @@ def test_a_corpus_without_validation_has_some_held_out(data, tmp_path, capfd):
 
 def test_sentences_left_out_are_counted_aloud(data, tmp_path, capfd):
     corpus = Corpus([*toy_pairs(100), ("man " * 90, "nar")])
-    recipe = make_recipe(asdict(toy_recipe(data, steps=1)), ["data.max_length=80"])
+    recipe = make_recipe(
+        read_yaml(toy_recipe(data, steps=1).to_yaml(), "toy"), ["data.max_length=80"]
+    )
     train(recipe, tmp_path / "run", device="cpu", corpus=corpus)
     said = capfd.readouterr().err
     assert "1 left out, over 80 tokens (the longest has 90); data.max_length=80" in said
@@ -198,10 +208,7 @@ def test_interrupted_and_resumed_is_bit_for_bit_uninterrupted(
     for mine, other in zip(checkpoints(run), checkpoints(straight), strict=True):
         same_weights(mine / "model.safetensors", other / "model.safetensors")
     same_weights(run / "model.safetensors", straight / "model.safetensors")
-    trained, validated = steps_of(run, "nll"), steps_of(run, "validation_nll")
-    assert trained == sorted(set(trained))
-    assert set(trained) >= {4, 8, 12, 16, 20}
-    assert validated == [10, 20]
+    assert timeless(run) == timeless(straight)
 
 
 def test_a_crash_loses_only_what_came_after_the_last_checkpoint(
@@ -228,7 +235,7 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(data, tmp_path, mo
     assert "stopped at step 7 of 20, all is saved" in said
     assert f"`allformer train --resume {run}`" in said
     assert checkpoints(run)[-1].name == "step-00000007"
-    assert steps_of(run, "nll")[-1] == 7
+    assert steps_of(run, "nll") == [4]  # what came after is in the checkpoint
     assert not (run / "model.safetensors").exists()
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -259,7 +266,7 @@ def test_resuming_what_is_not_there_says_so(data, tmp_path):
     run = tmp_path / "early"
     run.mkdir()
     (run / "recipe.yaml").write_text(toy_recipe(data).to_yaml(), encoding="utf-8")
-    with pytest.raises(DataError, match="no tokeniser"):
+    with pytest.raises(CheckpointError, match=r"early has no config\.json"):
         train(toy_recipe(data), run, device="cpu", resume=True)
 
 
@@ -321,22 +328,22 @@ def test_a_huge_learning_rate_is_stopped_with_finite_weights(data, tmp_path):
         ),
         (
             "train: {step: 5}",
-            r"train\.step is not known; did you mean steps\? there is steps, batch_tokens",
+            r"train\.step is not known; did you mean steps\? there is steps, epochs",
         ),
         ("model: {layer: 5}", r"model\.layer is not known; did you mean layers\? there is dim, "),
-        ("train: {xyz: 5}", r"r\.yaml\.train\.xyz is not known; there is steps, batch_tokens"),
+        ("train: {xyz: 5}", r"r\.yaml\.train\.xyz is not known; there is steps, epochs"),
         ("model: {is: EncoderDecoder, 3: 4, x: 5}", r"model has no field 3; EncoderDecoder has "),
         ("train: {steps: five}", r"train\.steps='five' must be int; correct its type"),
         ("train: {steps: true}", r"train\.steps=True must be int"),
-        ("train: {rate: high}", r"train\.rate='high' must be float"),
-        ("data: {path: 3}", r"data\.path=3 must be str or nothing"),
+        ("optim: {rate: high}", r"optim\.rate='high' must be float"),
+        ("data: {path: 3}", r"data\.path=3 must be nothing or str"),
         ("train: 5", r"train is 5; it must be a section"),
         ("[1, 2]", r"r\.yaml is \[1, 2\]; it must be a section"),
         ("train: {steps: 0}", r"train\.steps=0 must be at least 1"),
-        ("train: {rate: -1}", r"train\.rate=-1\.0 must be positive"),
-        ("train: {smoothing: 1}", r"train\.smoothing=1\.0 must be in 0 … 1; try 0\.1"),
-        ("train: {schedule: linear}", r"train\.schedule='linear' .* try inverse-sqrt, cosine"),
-        ("train: {precision: fp8}", r"train\.precision='fp8' .* try auto, fp32, bf16, fp16"),
+        ("train: {rate: -1}", r"optim\.rate=-1\.0 must be positive"),
+        ("train: {smoothing: 1}", r"train\.smoothing=1\.0 must be in 0 … 1, without 1; try 0\.1"),
+        ("schedule: {kind: lin}", r"schedule\.kind='lin' .* try inverse-sqrt, cosine"),
+        ("train: {precision: int8}", r"train\.precision='int8' .* try auto, fp32, bf16, fp16"),
         ("tokenizer: {kind: word}", r"tokenizer\.kind='word' .* try bpe"),
         ("a: [", r"r\.yaml is not YAML"),
     ],

@@ -17,10 +17,11 @@ import torch
 from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError, ConfigError, TrainingError
 from allformer.train import state
+from allformer.train.best import Best
 from allformer.train.corpora import open_data
 from allformer.train.lock import only_one
 from allformer.train.loop import Interrupted, train
-from allformer.train.metrics import Metrics, read_metrics
+from allformer.train.metrics import Metrics, read_lines, read_metrics
 from allformer.train.outputs import check_directory, check_file
 from allformer.train.recipe import PairData, make_recipe, read_recipe
 from allformer.train.state import checkpoints
@@ -31,6 +32,7 @@ from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
     steps_of,
     stop_at,
     straight,
+    timeless,
     toy_pairs,
     toy_recipe,
 )
@@ -75,7 +77,7 @@ KILLED = textwrap.dedent("""
     # one process for each death: fork before anything is trained
     deaths = [(metrics.Metrics, "add", 1), (state, "save_weights", 2), (metrics.os, "replace", 1),
               (loop, "save_state", 1), (metrics.Metrics, "sync", 2), (state, "sha256", 3),
-              (loop._Job, "_finish", 1), None]
+              (loop.Job, "_finish", 1), None]
     for death in deaths:
         child = os.fork()
         if not child:
@@ -106,6 +108,89 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_was_not(
     same_weights(killed / "model.safetensors", straight / "model.safetensors")
     assert steps_of(killed, "nll") == steps_of(straight, "nll") == [4, 8, 12, 16, 20]
     assert steps_of(killed, "validation_nll") == [10, 20]
+
+
+AT_RANDOM = textwrap.dedent("""
+    import os, random, signal, sys, time, torch, torch._dynamo, yaml
+    torch.set_num_threads(1)
+    from allformer.train import loop, metrics, state
+    from allformer.train.recipe import read_recipe
+
+    straight, killed, recipe, kills = *sys.argv[1:3], read_recipe(sys.argv[3]), int(sys.argv[4])
+    metrics.draw_loss = lambda rows, path: None
+    draw = random.Random(int(sys.argv[5]))
+
+    def child(run):
+        number = os.fork()
+        if not number:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            loop.train(recipe, run, device="cpu", resume=bool(state.checkpoints(loop.Path(run))))
+            os._exit(0)
+        return number
+
+    begin = time.monotonic()
+    loop.train(recipe, straight, device="cpu")
+    whole = time.monotonic() - begin
+    runs = 1
+    while kills:
+        number = child(f"{killed}-{runs}")
+        time.sleep(draw.uniform(0.0, 0.7) * whole)
+        os.kill(number, signal.SIGKILL)
+        if os.WIFSIGNALED(os.waitpid(number, 0)[1]):
+            kills -= 1
+        else:
+            runs += 1  # it was done: kill another
+    sys.exit(os.waitpid(child(f"{killed}-{runs}"), 0)[1] != 0)
+""")
+
+
+def survives_kills(recipe, folder: Path, kills: int, seed: int = 0) -> None:
+    """Killed at moments that nobody chose, a run ends as the one that was left alone."""
+    file, alone, killed = folder / "recipe.yaml", folder / "alone", folder / "killed"
+    file.write_text(recipe.to_yaml(), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", AT_RANDOM, alone, killed, file, str(kills), str(seed)],
+        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for run in folder.glob("killed-*"):
+        same_weights(run / "model.safetensors", alone / "model.safetensors")
+        assert timeless(run) == timeless(alone)
+        one, other = (read_lines(each / "statistics.jsonl") for each in (run, alone))
+        assert one == other
+        assert [c.name for c in checkpoints(run)] == [c.name for c in checkpoints(alone)]
+        for mine, theirs in zip(checkpoints(run), checkpoints(alone), strict=True):
+            same_weights(mine / "model.safetensors", theirs / "model.safetensors")
+
+
+@pytest.mark.parametrize("kind", [pytest.param("average", marks=pytest.mark.slow), "ema and best"])
+def test_a_run_that_is_killed_at_any_moment_is_the_run_that_was_not(
+    kind, data, tmp_path, thorough  # noqa: F811
+):  # fmt: skip
+    """Micro-batches that are accumulated, dropout, a moving average, the best weights."""
+    more = [] if kind == "average" else ["train.ema=0.9", "train.best=nll"]
+    asked = ["log.tensorboard=false", "log.statistics=6", "log.every=3", "train.save_every=4"]
+    recipe = make_recipe(toy_recipe(data, steps=40).plain(), [*asked, *more])
+    survives_kills(recipe, tmp_path, kills=25 if thorough else 4)
+
+
+@pytest.mark.slow
+def test_a_causal_model_that_is_killed_at_any_moment_is_the_one_that_was_not(tmp_path):
+    words = ["one", "two", "three", "four", "five"]
+    texts = [" ".join(words[(i + j) % 5] for j in range(3 + i % 7)) for i in range(60)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    recipe = make_recipe(
+        {
+            "objective": "causal-lm",
+            "data": {"path": str(tmp_path / "texts.txt"), "max_length": 16, "hold_out": 6},
+            "tokenizer": {"kind": "characters", "vocab": 60},
+            "model": {"dim": 24, "heads": 2, "feed": 48, "layers": 2, "dropout": 0.1},
+            "train": {"steps": 40, "batch_tokens": 64, "accumulate": 2, "save_every": 4,
+                      "validate_every": 10, "ema": 0.9, "best": "nll"},
+            "log": {"every": 3, "tensorboard": False, "statistics": 6},
+        }
+    )  # fmt: skip
+    survives_kills(recipe, tmp_path, kills=25)
 
 
 def test_reopening_the_log_never_leaves_it_shorter_than_it_was(tmp_path, monkeypatch):
@@ -180,8 +265,8 @@ def test_when_all_checkpoints_are_damaged_nothing_is_lost_and_it_says_so(run):
 
 
 def test_a_model_that_does_not_fit_is_no_damage(run):
-    recipe = run / "recipe.yaml"
-    recipe.write_text(recipe.read_text().replace("dim: 32", "dim: 16"))
+    config = run / "config.json"
+    config.write_text(config.read_text().replace('"dim": 32', '"dim": 16'))
     with pytest.raises(CheckpointError, match=r"step-00000010/model\.safetensors does not fit"):
         train(None, run, device="cpu", resume=True)
     assert [path.name for path in checkpoints(run)] == ["step-00000005", "step-00000010"]
@@ -235,6 +320,56 @@ def test_an_error_of_the_system_is_one_sentence(data, tmp_path, monkeypatch):  #
     monkeypatch.setattr(Metrics, "add", full)
     with pytest.raises(TrainingError, match=r"metrics\.jsonl: No space left on device; what was"):
         train(toy_recipe(data), tmp_path / "run", device="cpu")
+
+
+# --- what stays ---------------------------------------------------------------------------------
+
+
+def test_as_many_checkpoints_stay_as_are_asked_for_and_no_fewer_than_the_mean_takes(data, tmp_path):  # noqa: F811
+    def kept(name: str, *asked: str) -> list[int]:
+        recipe = make_recipe(toy_recipe(data).plain(), ["log.tensorboard=false", *asked])
+        train(recipe, tmp_path / name, device="cpu")
+        return [state.step_of(path) for path in checkpoints(tmp_path / name)]
+
+    assert kept("more", "train.keep=4", "train.average=1") == [5, 10, 15, 20]
+    assert kept("fewer", "train.keep=1", "train.average=2") == [15, 20]
+    assert kept("ema", "train.keep=1", "train.ema=0.5") == [20]
+
+
+def test_the_best_weights_stay_whatever_comes_after(data, tmp_path, capfd):  # noqa: F811
+    run = tmp_path / "run"
+    asked = ["log.tensorboard=false", "train.best=nll", "train.average=1", "train.validate_every=5"]
+    recipe = make_recipe(toy_recipe(data, rate=0.05, warmup=1).plain(), asked)
+    train(recipe, run, device="cpu")
+    rows = [r for r in read_metrics(run) if "validation_nll" in r]
+    best = min(rows[:-1], key=lambda r: r["validation_nll"])
+    kept = json.loads((run / "best" / "best.json").read_text(encoding="utf-8"))
+    assert (kept["step"], kept["value"]) == (best["step"], best["validation_nll"])
+    assert rows[-1]["validation_nll"] == best["validation_nll"]
+    same_weights(run / "model.safetensors", run / "best" / "model.safetensors")
+    before = read_metrics(run)
+    train(None, run, device="cpu", resume=True)  # no row twice
+    assert read_metrics(run) == before
+    flip(run / "best" / "model.safetensors")
+    train(None, run, device="cpu", resume=True)
+    assert "is damaged (it has other bytes than were written); the last" in capfd.readouterr().err
+
+
+def test_a_kill_between_two_names_leaves_the_best_there_was(tmp_path):
+    best = Best(tmp_path, "f1")
+    assert best.see(torch.nn.Linear(2, 2), 10, {"f1": 0.5})
+    os.replace(tmp_path / "best", tmp_path / "best.old")
+    again = Best(tmp_path, "f1")
+    assert again.kept == best.kept
+    assert not again.see(torch.nn.Linear(2, 2), 20, {"f1": 0.4})
+    assert again.read(say) is not None
+
+
+def test_halves_of_checkpoints_go_with_the_next_save(data, tmp_path):  # noqa: F811
+    half = tmp_path / "run" / "checkpoints" / "step-00000003.part"
+    half.mkdir(parents=True)
+    train(toy_recipe(data, steps=5), tmp_path / "run", device="cpu")
+    assert not half.exists()
 
 
 # --- data and company --------------------------------------------------------------------------
@@ -359,7 +494,7 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(data, tmp_path, mon
 def test_the_progress_line_says_nll_for_what_the_log_calls_nll(data, tmp_path, capfd):  # noqa: F811
     train(toy_recipe(data, steps=4), tmp_path / "run", device="cpu")
     (row,) = [row for row in read_metrics(tmp_path / "run") if "nll" in row]
-    assert f"step 4/4  nll {row['nll']:.3f}  rate" in capfd.readouterr().err
+    assert f"step 4/4  nll {row['nll']:.3f}  tok/s" in capfd.readouterr().err
 
 
 def test_a_run_that_diverged_says_so_in_few_digits(data, tmp_path, capfd):  # noqa: F811

@@ -106,11 +106,16 @@ class LMHead(Head):
         labels = torch.cat([labels[:, 1:], labels.new_full((labels.shape[0], 1), IGNORE)], dim=1)
         return labels if keep is None else labels.masked_fill(~keep, IGNORE)
 
-    def score(self, hidden: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        """Summed loss and NLL of `hidden` N dim against `targets` N, never all logits at once."""
+    def score(
+        self, hidden: Tensor, targets: Tensor, smoothing: float, z: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """Summed loss and NLL of `hidden` N dim against `targets` N, never all logits at once.
+
+        `z` weighs the z-loss. Where few positions have a target (masked words), give those alone.
+        """
         bias = self.addend(self.table.weight.dtype) if self.has_offset else self.bias
         return linear_cross_entropy(
-            self.prepare(hidden), self.table.weight, bias, targets, smoothing
+            self.prepare(hidden), self.table.weight, bias, targets, smoothing, z=z
         )
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from allformer.core.kernels.eager import Eager
+from allformer.core.kernels.flex import Flex
 from allformer.core.kernels.kernel import Case, Kernel, Plan
 from allformer.core.kernels.ragged import RaggedFlash
 from allformer.core.kernels.sdpa import SDPA
+from allformer.core.kernels.short import ShortRows
 from allformer.core.look import Look
 
-KERNELS: tuple[Kernel, ...] = (RaggedFlash(), SDPA(), Eager())
+KERNELS: tuple[Kernel, ...] = (ShortRows(), RaggedFlash(), Flex(), SDPA(), Eager())
 
 
 def choose(case: Case) -> Kernel:

@@ -13,6 +13,7 @@ class Eager:
     """softmax(Q Kᵀ · scale + mask) V."""
 
     ragged = False
+    whole = False
 
     def fits(self, case: Case) -> bool:
         return True

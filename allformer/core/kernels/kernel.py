@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,22 @@ class Case(NamedTuple):
     size: int  # of a head
     packed: bool = False
     full: bool = True
+    length: int = 0  # tokens of a usual row, where rows lie end to end; 0: they do not
+    grouped: bool = False  # several query heads share a key head
+    window: int = 0  # places that a query may look at; 0: all, or rows that are not whole
+    width: int = 0  # places in a row, or all that lie end to end
+    drops: bool = False  # weights are dropped out
+
+
+class Rows(NamedTuple):
+    """Where rows that lie end to end begin, R+1 int32; no row of keys is longer than `width`.
+
+    `key` is None where the keys are the queries'.
+    """
+
+    query: Tensor
+    key: Tensor | None
+    width: int
 
 
 class Plan(NamedTuple):
@@ -37,12 +53,16 @@ class Plan(NamedTuple):
     query: Packed | None = None
     key: Packed | None = None
     causal: bool = False  # of ragged rows
+    rows: Rows | None = None  # for a kernel that takes the projections whole
+    length: int = 0
+    blocks: Any = None  # Flex's: a `BlockMask`
 
 
 class Kernel(Protocol):
     """One way to compute attention."""
 
     ragged: bool  # takes packed rows as they are
+    whole: bool  # takes the projections as they are, before they are cut into q, k and v
 
     def fits(self, case: Case) -> bool: ...
 

@@ -12,6 +12,7 @@ class RaggedFlash:
     """Half precision, heads of 8n ≤ 256, an Ampere or later."""
 
     ragged = True
+    whole = False
 
     def fits(self, case: Case) -> bool:
         half = case.dtype in (torch.bfloat16, torch.float16)

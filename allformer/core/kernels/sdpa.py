@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.kernels.kernel import Case, Plan
+from allformer.core.look import Look
 
 
 class SDPA:
-    """`F.scaled_dot_product_attention`."""
+    """`F.scaled_dot_product_attention`; training on an H100 or later, cuDNN's kernel of the same,
+    which torch would choose last."""
 
     ragged = False
+    whole = False
 
     def fits(self, case: Case) -> bool:
         return case.asked == "fast"
@@ -21,6 +25,8 @@ class SDPA:
     ) -> Tensor:
         look = plan.look
         assert look is not None
+        if _cudnn_serves(q, k, look, dropout):
+            return _cudnn(q, k, v, look.causal, scale)
         mask = look.merged if look.bias is None or look.merged is None else look.merged.to(q.dtype)
         gqa = q.shape[1] != k.shape[1]
         out = F.scaled_dot_product_attention(
@@ -28,3 +34,28 @@ class SDPA:
             enable_gqa=gqa,
         )  # fmt: skip
         return out if look.blind is None else out.masked_fill(look.blind, 0.0)
+
+
+def _cudnn_serves(q: Tensor, k: Tensor, look: Look, dropout: float) -> bool:
+    """What cuDNN does faster than flash (docs/results.md): no mask, no dropout, heads of 64 or 128,
+    on Hopper, somebody learns. All else is torch's choice."""
+    plain = look.merged is None and not dropout and type(q) is Tensor
+    if not (q.is_cuda and plain and torch.is_grad_enabled()):
+        return False
+    half = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] in (64, 128)
+    return half and _has_cudnn() and torch.cuda.get_device_capability(q.device)[0] == 9
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _has_cudnn() -> bool:
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    allowed: bool = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    return version is not None and version >= 90_000 and allowed
+
+
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+    # Asked for by its name: a preference can be told to torch by a context only, which a compiled
+    # graph does not take.
+    attention = torch.ops.aten._scaled_dot_product_cudnn_attention
+    out: Tensor = attention(q, k, v, None, True, 0.0, causal, False, scale=scale)[0]
+    return out

@@ -10,14 +10,17 @@ from torch import Tensor
 
 from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
+from allformer.core.fused.norm import NOTHING, Thinning
 from allformer.core.kernels import Case, Plan, choose
+from allformer.core.kernels.flex import Flex, window_blocks
+from allformer.core.kernels.short import rows_of, short_rows, usual_length
 from allformer.core.layout import Packed, compact
 from allformer.core.look import Look, blind_rows, make_look
 from allformer.core.mixers.mixer import Extra, Mixer, Scene
 from allformer.core.places import mask_of
 from allformer.core.registry import implements
 from allformer.core.states import State
-from allformer.core.taps import listening, tap
+from allformer.core.taps import listening_exactly, tap
 
 
 @implements(config.Full)
@@ -28,9 +31,20 @@ class Full(Mixer):
 
     def plan(self, scene: Scene) -> Plan:
         full = self.reach is None and not scene.relation.adds
-        case = Case(scene.kernel, scene.device, scene.dtype, self.size, scene.query.packed, full)
+        length = usual_length(scene)
+        window, width = self._window(scene)
+        case = Case(
+            scene.kernel, scene.device, scene.dtype, self.size, scene.query.packed, full,
+            length, self.heads != self.groups, window, width, self.training and self.dropout > 0,
+        )  # fmt: skip
         kernel = choose(case)
         query, key = scene.query, scene.key
+        if kernel.whole:
+            return Plan(kernel, causal=scene.causal, rows=rows_of(scene), length=length)
+        if isinstance(kernel, Flex):
+            assert self.reach is not None
+            look = None if query.packed else Look()
+            return Plan(kernel, look, blocks=window_blocks(scene, self.reach))
         if not isinstance(query, Packed) or not isinstance(key, Packed):
             return self._grids(scene, Plan(kernel))
         if kernel.ragged:
@@ -43,6 +57,20 @@ class Full(Mixer):
         plan = Plan(kernel, query=query, key=key)
         return self._grids(scene._replace(query=query, key=key), plan)
 
+    def _window(self, scene: Scene) -> tuple[int, int]:
+        """For Flex: how many places a query looks at, of how many; 0 where rows are not whole, or
+        look elsewhere, or something is added to the scores."""
+        query = scene.query
+        if self.reach is None or scene.relation.adds or scene.cached or scene.key is not query:
+            return 0, 0
+        if listening_exactly():
+            return 0, 0
+        left, right = self.reach
+        reach = left + 1 + (0 if scene.causal else right)
+        if isinstance(query, Packed):
+            return reach, query.cells.shape[0]
+        return (reach, query.width) if query.keep is None and query.past == 0 else (0, 0)
+
     def _grids(self, scene: Scene, plan: Plan) -> Plan:
         """Masks and biases over the grids, from everybody's places."""
         places = scene.places()
@@ -54,6 +82,15 @@ class Full(Mixer):
             blind = None if mask is None or places.real is None else blind_rows(mask)
             look = make_look(mask, blind=blind, bias=bias)
         return plan._replace(look=look, places=places)
+
+    def takes_whole(self, plan: Plan) -> bool:
+        return plan.rows is not None
+
+    def whole(self, x: Tensor, memory: Tensor | None, plan: Plan, seed: Tensor | None) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        site = 0 if memory is None else 2
+        thinning = Thinning(dropout, seed, site) if dropout else NOTHING
+        return short_rows(x, memory, plan, (self.heads, self.size, self.scale), thinning)
 
     def put(self, x: Tensor, plan: Plan, key: bool) -> Tensor:
         """Packed rows on their grid, unless the kernel takes them as they are."""
@@ -76,7 +113,7 @@ class Full(Mixer):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        if listening() and plan.look is not None:
+        if listening_exactly() and plan.look is not None:
             # Shown beside the run, not instead of it: the fast kernel still makes the output,
             # unless the listener puts other scores or weights there.
             scores = attention_scores(q, k, scale=self.scale, bias=plan.look.bias)

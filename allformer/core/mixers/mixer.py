@@ -34,6 +34,7 @@ class Scene(NamedTuple):
     kernel: str = "fast"
     relation: Relation = PLAIN
     state: State | None = None
+    cached: bool = False  # layers remember: keys of earlier steps come before the new ones
 
     def places(self) -> Places:
         """Where everybody stands; looking across, keys have places of their own."""
@@ -65,6 +66,15 @@ class Mixer(nn.Module):
     def new_state(self, causal: bool) -> State:
         """What remembers for this layer while text is generated."""
         return Growing()
+
+    def takes_whole(self, plan: Any) -> bool:
+        """Whether `whole` serves: a kernel reads the projections where they lie."""
+        return False
+
+    def whole(self, x: Tensor, memory: Tensor | None, plan: Any, seed: Tensor | None) -> Tensor:
+        """The context straight from the fused projections (`memory`: of keys and values alone);
+        `seed` chooses the mask of dropout."""
+        raise NotImplementedError
 
     def put(self, x: Tensor, plan: Any, key: bool) -> Tensor:
         """Projections where this mixer wants them; `key`: those of what is looked at alone."""

@@ -15,7 +15,7 @@ section by a class of its own (`Data`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -50,9 +50,11 @@ class Objective(ABC, Generic[E, B]):
     Options: ClassVar[type[Section]] = NoOptions
     Data: ClassVar[type[Section]] = PathData
     # The losses that are added up, each a mean over its own labels: BERT's words and pairs.
-    terms: ClassVar[tuple[str, ...]] = ("nll",)
+    terms: tuple[str, ...] = ("nll",)
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
+    # What its recipes have unless they say otherwise, where that is not what a translator's have.
+    usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"smoothing": 0.0}}
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         self.recipe = Recipe() if recipe is None else recipe
@@ -155,7 +157,19 @@ class Objective(ABC, Generic[E, B]):
     def measures(
         self, model: Any, batch: B, *, dtype: torch.dtype | None = None
     ) -> dict[str, Tensor]:
-        """Further sums over a batch of validation, reported as `validation_NAME` per label."""
+        """Further sums over a batch of validation, reported as `validation_NAME` per label: of the
+        first term, or of the one that the name begins with (`pair_accuracy` of `pair`)."""
+        return {}
+
+    def appraise(
+        self, model: Any, batch: B, *, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The plain NLL of a batch of validation and its `measures`; one pass may give both."""
+        _, nll = self.loss(model, batch, dtype=dtype)
+        return nll, self.measures(model, batch, dtype=dtype)
+
+    def follows(self, means: Mapping[str, float], examples: E) -> dict[str, float]:
+        """Figures that follow from the means over a whole set: bits per byte from `nll`."""
         return {}
 
     def metrics(

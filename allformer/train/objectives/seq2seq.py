@@ -1,54 +1,40 @@
 """Sequence to sequence: the decoder says the target, one place behind which it reads it.
 
-Legend: N source tokens, M target tokens, all rows end to end.
+objective: seq2seq
+model: {checkpoint: t5-small}                # with its own tokeniser
+data: {path: news.jsonl, columns: {source: article, target: summary}, prefix: "summarize: "}
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from allformer.checkpoint.older_run import closed, generation_of
-from allformer.config import EncoderDecoder, LMHead
-from allformer.core.inputs import Side
-from allformer.core.layout import Layout
-from allformer.core.loss import IGNORE
-from allformer.core.model import EncoderDecoderModel
+from allformer.checkpoint.older_run import closed
 from allformer.data.bpe_dropout import Recut
-from allformer.data.encoded import EncodedPairs
+from allformer.data.encoded import Encode, EncodedPairs
 from allformer.data.parallel import Corpus, Pair
-from allformer.errors import ConfigError
-from allformer.families.original import BOS, EOS
+from allformer.families.original import EOS
 from allformer.text.tokenizer import Tokenizer
+from allformer.text.vocabulary import LANGUAGES_50
 from allformer.train.batch import Array, Frame, pack_rows
 from allformer.train.corpora import open_data
-from allformer.train.objectives.objective import Lengths, Objective, Say, register
+from allformer.train.objectives.objective import Lengths, Say, register
+from allformer.train.objectives.text_to_text import PairBatch, TextToText, teacher_forced
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.data import PairData
 from allformer.train.sections.recipe import Recipe
-from allformer.train.sections.vocabulary import Vocabulary
 
-
-class PairBatch(NamedTuple):
-    """Source ids, what the decoder reads, and what it has to say (teacher forcing)."""
-
-    source: Tensor  # N
-    source_layout: Layout
-    target: Tensor  # M, beginning with <s>
-    target_layout: Layout
-    labels: Tensor  # M, ending with </s>; −100 in filler
-    tokens: int  # labels that count
+__all__ = ["PairBatch", "Seq2Seq"]
 
 
 @register("seq2seq")
-class Seq2Seq(Objective[EncodedPairs, PairBatch]):
+class Seq2Seq(TextToText[EncodedPairs]):
     """Translation, and whatever else is a text for a text: `Seq2Seq(recipe).open()`."""
 
     Data = PairData
+    usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         super().__init__(recipe)
@@ -67,8 +53,13 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
         return (text for pair in self.corpus.train for text in pair)
 
     def tokenizer(self, trained: Tokenizer) -> Tokenizer:
-        """Sources end in </s>."""
-        return closed(trained, self.longest)
+        """Sources end in </s>; a checkpoint's tokeniser is as it is."""
+        return closed(trained, self.longest) if self.trained else trained
+
+    @property
+    def trained(self) -> bool:
+        """Whether the tokeniser is trained on these pairs: <s> and </s> are put around here."""
+        return isinstance(self.recipe.tokenizer, TokenizerRecipe)
 
     def encode(self, tokenizer: Tokenizer, say: Say) -> None:
         """Both splits as ids; pairs with a side that is too long are left out, aloud."""
@@ -99,67 +90,25 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
 
     def lengths(self, examples: EncodedPairs) -> tuple[Lengths, Lengths]:
         """Of source and target, each with its </s>."""
-        return examples.source_lengths + 1, examples.target_lengths + 1
-
-    def config(self, vocabulary: Vocabulary) -> EncoderDecoder:
-        """An encoder-decoder with a head over the vocabulary."""
-        tree = super().config(vocabulary)
-        if not isinstance(tree, EncoderDecoder) or not isinstance(tree.head, LMHead):
-            kind, head = type(tree).__name__, type(tree.head).__name__
-            raise ConfigError(
-                f"model is a {kind} with head {head}, but objective={self.name!r} needs an "
-                f"EncoderDecoder with LMHead; choose such a preset, or change model.head"
-            )
-        return tree
-
-    def generation(self, config: Any) -> dict[str, Any]:
-        """As the recipe searches."""
-        decode = self.recipe.decode
-        return generation_of(config, decode.beams, decode.length_penalty)
+        end = int(self.trained)
+        return examples.source_lengths + end, examples.target_lengths + end
 
     def collate(
         self, examples: EncodedPairs, index: Array, frame: Frame | None = None
     ) -> PairBatch:
         """`<s>` before what the decoder reads, `</s>` after source and labels."""
-        source = pack_rows(examples.sources, index, EOS, frame)
-        said = pack_rows(examples.targets, index, EOS, frame)
-        read = np.empty_like(said.ids)
-        read[1:] = said.ids[:-1]  # the decoder reads one place behind what it says
-        read[said.starts[said.starts < len(read)]] = BOS
-        labels = np.where(np.arange(len(said.ids)) < said.real, said.ids, IGNORE)
-        return PairBatch(
-            torch.from_numpy(source.ids),
-            source.packed(),
-            torch.from_numpy(read),
-            said.packed(),
-            torch.from_numpy(labels),
-            said.real,
-        )
-
-    def loss(
-        self,
-        model: EncoderDecoderModel,
-        batch: PairBatch,
-        *,
-        smoothing: float = 0.0,
-        dtype: torch.dtype | None = None,
-        **more: Any,
-    ) -> tuple[Tensor, Tensor]:
-        """Of every target token, </s> included: summed cross-entropy, smoothed and plain."""
-        sides = {
-            "encoder": Side(batch.source_layout, {"input_ids": batch.source}),
-            "decoder": Side(batch.target_layout, {"input_ids": batch.target}),
-        }
-        hidden = model.hidden(sides, dtype=dtype)["decoder"]
-        return model.vocab_head.score(
-            hidden.flatten(0, -2), batch.labels.flatten(), smoothing, **more
-        )
+        end = EOS if self.trained else None
+        source = pack_rows(examples.sources, index, end, frame)
+        said = pack_rows(examples.targets, index, end, frame)
+        return teacher_forced(source, said, self.start)
 
     def _encode(
         self, pairs: Iterable[Pair], tokenizer: Tokenizer, name: str, say: Say
     ) -> EncodedPairs:
         asked, longest = self.recipe, self.longest
-        encoded = EncodedPairs.from_pairs(pairs, tokenizer, longest - 1)  # and </s>
+        sides = None if self.trained and not asked.data.truncate else self._sides(tokenizer)
+        most = longest - int(self.trained)  # and </s>
+        encoded = EncodedPairs.from_pairs(pairs, tokenizer, most, sides)
         left_out = ""
         if encoded.dropped:
             left_out = (
@@ -169,3 +118,37 @@ class Seq2Seq(Objective[EncodedPairs, PairBatch]):
             )
         say(f"{name}: {len(encoded):,} pairs{left_out}")
         return encoded
+
+    def _sides(self, tokenizer: Tokenizer) -> tuple[Encode, Encode]:
+        """Sources and targets as transformers would have them: with the family's own special
+        tokens around, the target's language (mBART) and the target's pieces (Marian)."""
+        data = self.recipe.data
+        source, target = tokenizer, tokenizer.target
+        if tokenizer.settings.language_at:
+            source, target = (
+                tokenizer.with_language(_code(tokenizer, name))
+                for name in (data.source, data.target)
+            )
+        most = self.longest - int(self.trained)
+        return tuple(  # type: ignore[return-value]
+            partial(_encoded, side, special=not self.trained, most=most if data.truncate else None)
+            for side in (source, target)
+        )
+
+
+def _code(tokenizer: Tokenizer, language: str) -> str:
+    """`de` → `de_DE`, where the vocabulary has it."""
+    known = (code for code in LANGUAGES_50 if code.split("_")[0] == language)
+    return next((code for code in known if tokenizer.token_to_id(code) is not None), language)
+
+
+def _encoded(
+    tokenizer: Tokenizer, texts: list[str], *, special: bool, most: int | None
+) -> list[list[int]]:
+    if most is None:
+        return tokenizer.encode_batch(texts, add_special_tokens=special)
+    batch = tokenizer(
+        texts, add_special_tokens=special, max_length=most, truncate=True, padding_side="right"
+    )
+    sizes = batch["attention_mask"].sum(1).tolist()
+    return [row[:size].tolist() for row, size in zip(batch["input_ids"], sizes, strict=True)]

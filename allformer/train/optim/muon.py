@@ -58,8 +58,11 @@ class Muon(Optim, named="muon"):
         matrices, rest = [], []
         for group in decay_groups(model, self.weight_decay):
             ours = [p for p in group["params"] if p in found]
-            matrices.append({**group, "params": ours, "rows": [found[p] for p in ours]})
-            rest.append({**group, "params": [p for p in group["params"] if p not in found]})
+            others = [p for p in group["params"] if p not in found]
+            if ours:  # torch's distributed checkpoints know no groups of nothing
+                matrices.append({**group, "params": ours, "rows": [found[p] for p in ours]})
+            if others:
+                rest.append({**group, "params": others})
         beta1, beta2 = self.betas
         beside = torch.optim.AdamW(
             rest, lr=lr, betas=(beta1, beta2), eps=self.eps, fused=True, capturable=capturable

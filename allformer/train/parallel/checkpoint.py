@@ -104,15 +104,23 @@ class _Loads(DefaultLoadPlanner):
 # --- what there is to keep ------------------------------------------------------------------------
 
 
-def everything(holding: Holding, optimizer: Any) -> dict[str, Held]:
-    """This rank's pieces of weights and optimiser state, by name."""
+def everything(holding: Holding, stepper: Any) -> dict[str, Held]:
+    """This rank's pieces of weights, optimiser state and moving average, by name."""
     found = {f"model/{name}": x for name, x in holding.held().items()}
     for name, parameter in holding.parameters().items():
-        for slot, value in optimizer.state.get(parameter, {}).items():
+        for slot, value in stepper.optimizer.state.get(parameter, {}).items():
             same = tuple(value.shape) == tuple(parameter.shape)
             pieces = holding.like(name, value, parameter) if same else held(value)
             found[f"optimizer/{name}/{slot}"] = pieces
-    return found
+    return found | {f"ema/{name}": x for name, x in _averages(holding, stepper).items()}
+
+
+def _averages(holding: Holding, stepper: Any) -> dict[str, Held]:
+    """The moving average, if there is one, by the names of the whole model."""
+    found = {} if stepper.ema is None else stepper.ema.average
+    names = {name: holding.canonical[name] for name in found}
+    parameters = holding.parameters()
+    return {name: holding.like(name, found[own], parameters[name]) for own, name in names.items()}
 
 
 class Keeper:
@@ -127,10 +135,10 @@ class Keeper:
         self.thread: threading.Thread | None = None
         self.failed: TrainingError | None = None
 
-    def save(self, run: Path, state: dict[str, Any], optimizer: Any, keep: int, every: int) -> None:
+    def save(self, run: Path, state: dict[str, Any], stepper: Any, keep: int, every: int) -> None:
         """Begin to write a checkpoint; one that is still on its way is waited for."""
         self.settle()
-        staged = {name: x.copy() for name, x in everything(self.holding, optimizer).items()}
+        staged = {name: x.copy() for name, x in everything(self.holding, stepper).items()}
         state = {**state, **self.ranks.random()}
         args = (run, state, staged, keep, every)
         self.thread = threading.Thread(target=self._write, args=args, name="checkpoint")
@@ -240,10 +248,10 @@ def take_mean(checkpoints: Sequence[Path], holding: Holding) -> None:
 
 
 def restore(
-    checkpoint: Path, holding: Holding, optimizer: Any, device: torch.device
+    checkpoint: Path, holding: Holding, stepper: Any, device: torch.device
 ) -> dict[str, Any]:
     """Weights into the model; returns the state, with the optimiser's own for this rank in it."""
-    state = read_state(checkpoint, device)
+    state, optimizer = read_state(checkpoint, device), stepper.optimizer
     read_weights(checkpoint, holding)
     if is_distributed(checkpoint):
         slots = _read_slots(checkpoint, holding)
@@ -253,6 +261,14 @@ def restore(
     names = holding.order_of(optimizer)
     mine["state"] = {i: slots[name] for i, name in enumerate(names) if name in slots}
     state["optimizer"] = mine
+    if stepper.ema is not None and state.get("ema") is not None:
+        averages, kept = _averages(holding, stepper), state["ema"]
+        if is_distributed(checkpoint):
+            read_pieces(checkpoint, {f"ema/{name}": x for name, x in averages.items()})
+        else:
+            for name, pieces in averages.items():
+                pieces.put(kept["average"][name])
+        state["ema"] = {"updates": kept["updates"], "average": dict(stepper.ema.average)}
     return state
 
 

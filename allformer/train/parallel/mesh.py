@@ -36,16 +36,15 @@ from allformer.train.parallel.context import cut_rows
 from allformer.train.parallel.data import Copies
 from allformer.train.parallel.holding import Holding
 from allformer.train.parallel.pieces import local
-from allformer.train.parallel.pipeline import Stages, check_pipeline, cut_layers
+from allformer.train.parallel.pipeline import Stages, cut_layers
 from allformer.train.parallel.ranks import ALONE, Backward, One, Ranks, stream_seed
 from allformer.train.parallel.shard import Shards
-from allformer.train.parallel.tensor import check_tensor, cut_tensors
+from allformer.train.parallel.tensor import cut_tensors
 from allformer.train.sections.common import ParallelRecipe
 
 T = TypeVar("T")
 DIMS = ("pipeline", "data", "shard", "context", "tensor")  # neighbours talk most: tensor last
 PATIENCE = 10.0  # seconds in which torchrun ends a rank whose main one has failed
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def launched() -> bool:
@@ -226,8 +225,31 @@ class Mesh(Ranks):
         """A model that is cut may not fit the device whole."""
         return torch.device("cpu") if self._size("pipeline", "shard", "tensor") > 1 else device
 
-    def prepare(self, model: Any, device: torch.device, precision: str, optim: Any) -> None:
-        self._check(model, precision, optim)
+    def check(self, recipe: Any) -> None:
+        cut = [name for name in ("pipeline", "shard", "tensor") if self.sizes[name] > 1]
+        if not cut:
+            return
+        precision, optim, log = recipe.train.precision, recipe.optim, recipe.log
+        if precision in ("fp16", "fp8"):
+            raise ConfigError(
+                f"train.precision={precision} needs a scale that all ranks agree on, and with "
+                f"parallel.{cut[0]} each sees other numbers; use bf16"
+            )
+        parts = [name for name in cut if name != "pipeline"]
+        if isinstance(optim, Muon) or (parts and isinstance(optim, Adafactor)):
+            raise ConfigError(
+                f"optim.name={optim.named} needs whole matrices of all layers, and "
+                f"parallel.{(parts or cut)[0]} leaves a part of them on each rank; use adamw, or "
+                f"parallel.data alone"
+            )
+        if log.statistics or log.spike:
+            which = "statistics" if log.statistics else "spike"
+            raise ConfigError(
+                f"log.{which}={getattr(log, which)} looks at a whole model, and parallel.{cut[0]} "
+                f"leaves a part of it on each rank; set it to 0, or use parallel.data alone"
+            )
+
+    def prepare(self, model: Any, device: torch.device, dtype: torch.dtype | None) -> None:
         self._holding = holding = Holding(model)
         if self.sizes["pipeline"] > 1:
             holding.number()
@@ -243,31 +265,12 @@ class Mesh(Ranks):
             self._shared = self._share_groups()
         elif self.sizes["shard"] > 1:
             model.to(device)
-            self._runner = Shards(model, self._shard_mesh(), HALF.get(precision))
+            self._runner = Shards(model, self._shard_mesh(), dtype)
         else:
             model.to(device)
             if self.copies is not None:
                 self._runner = Copies(model, self.copies)
         self.keeper = Keeper(holding, self, self.behind)
-
-    def _check(self, model: Any, precision: str, optim: Any) -> None:
-        cut = [name for name in ("pipeline", "shard", "tensor") if self.sizes[name] > 1]
-        if self.sizes["tensor"] > 1:
-            check_tensor(model, self.sizes["tensor"])
-        if self.sizes["pipeline"] > 1:
-            check_pipeline(model, self.sizes["pipeline"])
-        if cut and precision == "fp16":
-            raise ConfigError(
-                f"train.precision=fp16 needs a loss scale that all ranks agree on, and with "
-                f"parallel.{cut[0]} each sees other gradients; use bf16"
-            )
-        parts = [name for name in cut if name != "pipeline"]
-        if (cut and isinstance(optim, Muon)) or (parts and isinstance(optim, Adafactor)):
-            raise ConfigError(
-                f"optim.name={optim.named} needs whole matrices of all layers, and "
-                f"parallel.{(parts or cut)[0]} leaves a part of them on each rank; use adamw, or "
-                f"parallel.data alone"
-            )
 
     def _shard_mesh(self) -> Any:
         """Shards over rows' parts too: they have the same weights. Copies are their own axis."""

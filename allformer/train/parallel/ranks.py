@@ -46,7 +46,10 @@ class Ranks:
         """Where the whole model is made, before it is cut."""
         return device
 
-    def prepare(self, model: Any, device: torch.device, precision: str, optim: Any) -> None:
+    def check(self, recipe: Any) -> None:
+        """Refuse, in words, what this plan cannot do."""
+
+    def prepare(self, model: Any, device: torch.device, dtype: torch.dtype | None) -> None:
         """Leave in the model what this rank trains of it, on its device."""
 
     def seed(self, seed: int) -> None:

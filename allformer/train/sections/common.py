@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from allformer.text.tokenizer import KINDS, SPECIALS
+from allformer.train.precision import NAMES
 from allformer.train.sections.section import (
     Count,
     Section,
@@ -16,7 +17,6 @@ from allformer.train.sections.section import (
     share,
 )
 
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 RECOMPUTE = ("none", "layers", "selective")
 _ROOM = 1 << 10  # a vocabulary to check with, before the tokeniser says how large it is
 
@@ -70,11 +70,12 @@ class TrainRecipe(Section, section="train"):
     pool: Whole = 50  # batches whose examples are sorted by length together; 0: random batches
     smoothing: Annotated[float, share("0.1")] = 0.1
     z_loss: Annotated[float, at_least(0.0)] = 0.0  # times log² of the sum over the vocabulary
-    precision: Annotated[str, one_of(*PRECISIONS)] = "auto"
+    precision: Annotated[str, one_of(*NAMES)] = "auto"
     recompute: Annotated[str, one_of(*RECOMPUTE)] = "none"  # activations: computed again, not kept
     ema: Annotated[float | None, share("0.999")] = None  # the weights' moving average is what stays
     validate_every: Count = 500
     save_every: Count = 500
+    keep: Annotated[int | None, at_least(1)] = None  # the last so many checkpoints; else `average`
     average: Count = 5  # the final weights are the mean of the last so many checkpoints
     best: str | None = None  # a validation figure: its best checkpoint stays, and is the result
     seed: Annotated[int, at_least(0), at_most(2**63 - 1)] = 0

@@ -17,9 +17,10 @@ from allformer.config import (
     Transform,
 )
 from allformer.errors import ConfigError
+from allformer.families.own_head import with_own_head
 from allformer.train.sections.section import Section, one_of, share
 
-_PROBLEMS = {
+PROBLEMS = {
     "single": "single_label_classification",
     "multi": "multi_label_classification",
     "regression": "regression",
@@ -52,13 +53,17 @@ class Words(HeadRecipe, named="words"):
 
 @dataclass(frozen=True)
 class Classes(HeadRecipe, named="classes"):
-    """Scores over labels for a whole text: from the pooler, the last token, or the end token."""
+    """Scores over labels for a whole text, as the body's family has it; of a body of no family:
+    from the pooler, the last token, or the end token."""
 
     labels: tuple[str, ...] = ()
-    problem: Annotated[str, one_of(*_PROBLEMS)] = "single"
-    dropout: Annotated[float, share("0.1")] = 0.1
+    problem: Annotated[str, one_of(*PROBLEMS)] = "single"
+    dropout: Annotated[float | None, share("0.1")] = None  # None: as the family has it, else 0.1
 
     def put(self, tree: Any) -> Any:
+        found = with_own_head(tree, "class", _labels(self.labels))
+        if found is not None:
+            return _changed(found, self.dropout, problem=PROBLEMS[self.problem])
         if isinstance(tree, EncoderOnly) and tree.pool is None:
             tree = replace(tree, head=None, pool=Pool())
         return super().put(tree)
@@ -70,8 +75,8 @@ class Classes(HeadRecipe, named="classes"):
         return ClassHead(
             _labels(self.labels),
             at=where,  # type: ignore[arg-type]
-            dropout=self.dropout,
-            problem=_PROBLEMS[self.problem],
+            dropout=0.1 if self.dropout is None else self.dropout,
+            problem=PROBLEMS[self.problem],
         )
 
 
@@ -80,30 +85,55 @@ class Tags(HeadRecipe, named="tags"):
     """Scores over labels for each token."""
 
     labels: tuple[str, ...] = ()
-    dropout: Annotated[float, share("0.1")] = 0.1
+    dropout: Annotated[float | None, share("0.1")] = None  # None: as the family has it, else 0.1
+
+    def put(self, tree: Any) -> Any:
+        found = with_own_head(tree, "token", _labels(self.labels))
+        if found is not None:
+            return _changed(found, self.dropout)
+        return super().put(_unpooled(tree))
 
     def head(self, tree: Any) -> Head:
-        return ClassHead(_labels(self.labels), at="token", dropout=self.dropout)
+        dropout = 0.1 if self.dropout is None else self.dropout
+        return ClassHead(_labels(self.labels), at="token", dropout=dropout)
 
 
 @dataclass(frozen=True)
 class Spans(HeadRecipe, named="spans"):
     """Where an answer begins and ends."""
 
-    dropout: Annotated[float, share("0.1")] = 0.0
+    dropout: Annotated[float | None, share("0.1")] = None  # None: as the family has it, else 0
+
+    def put(self, tree: Any) -> Any:
+        found = with_own_head(tree, "span")
+        return super().put(_unpooled(tree)) if found is None else _changed(found, self.dropout)
 
     def head(self, tree: Any) -> Head:
-        return SpanHead(dropout=self.dropout)
+        return SpanHead(dropout=self.dropout or 0.0)
 
 
 @dataclass(frozen=True)
 class NoHead(HeadRecipe, named="none"):
     """The states themselves, for vectors."""
 
+    def put(self, tree: Any) -> Any:
+        return super().put(_unpooled(tree))
+
     def head(self, tree: Any) -> None:
         if isinstance(tree, DecoderOnly | EncoderOnly | EncoderDecoder):
             return
         raise ConfigError(f"model.head.kind=none: {type(tree).__name__} needs a head")
+
+
+def _changed(tree: Any, dropout: float | None, **fields: Any) -> Any:
+    """The tree whose head has these fields, and this dropout where one is given."""
+    given = {} if dropout is None else {"dropout": dropout}
+    return replace(tree, head=replace(tree.head, **given, **fields))
+
+
+def _unpooled(tree: Any) -> Any:
+    """Without a pooler that nothing reads, so that no weight is left untrained."""
+    return replace(tree, head=None, pool=None) if isinstance(tree, EncoderOnly) else tree
 
 
 def _labels(labels: tuple[str, ...]) -> tuple[str, ...]:

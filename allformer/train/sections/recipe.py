@@ -54,15 +54,19 @@ class Recipe:
             return CheckpointTokenizer(self.model.checkpoint)
         return TokenizerRecipe()
 
-    def to_yaml(self) -> str:
-        """Text that `read_recipe` reads back."""
-        import yaml
-
+    def plain(self) -> dict[str, Any]:
+        """Sections, lists and numbers, as in a file."""
         plain: dict[str, Any] = {}
         for name in (f.name for f in fields(self) if f.name != "options"):
             value = getattr(self, name)
             plain[name] = value.plain() if isinstance(value, Section) else value
         if options := self.options.plain():
             plain["objective"] = {"is": self.objective, **options}
-        text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+        return plain
+
+    def to_yaml(self) -> str:
+        """Text that `read_recipe` reads back."""
+        import yaml
+
+        text: str = yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True)
         return text

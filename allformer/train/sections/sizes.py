@@ -18,7 +18,7 @@ from allformer.config import (
     Tokens,
     repeat,
 )
-from allformer.families.original import transformer
+from allformer.families.original import PAD, transformer
 
 _VOCAB = 1 << 10  # until the tokeniser says how large it is
 
@@ -46,13 +46,14 @@ def decoder(length: int, act: str | None, norm_at: str | None, **sizes: Any) -> 
 
 
 def encoder(length: int, act: str | None, norm_at: str | None, **sizes: Any) -> EncoderOnly:
-    """BERT's form: norms after, two kinds of segments, learned positions, a pooler."""
+    """BERT's form, which transformers can open: norms after, two kinds of segments, learned
+    positions, a pooler."""
     norm = Norm(eps=1e-12)
     blocks = _blocks(act or "gelu", norm_at or "post", norm, **sizes)
     stack = Stack(
         sizes["dim"],
-        Tokens(_VOCAB, types=2),
-        Learned(length),
+        Tokens(_VOCAB, types=2, pad_id=PAD, pad_fixed=True),
+        Learned(length, count="all"),
         blocks,
         source_norm=norm,
         final_norm=norm if blocks[0].norm_at == "pre" else None,

@@ -1,0 +1,44 @@
+"""Chains of small operations as one pass over memory, for training on a GPU.
+
+Matrix products stand at the chip's limit; what is left to win is traffic between them. Each file
+here has a plain form, which runs anywhere and is the oracle, and takes a kernel of `gpu/` (Triton)
+where `ready` says so.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor, nn
+
+from allformer.core.taps import listening
+
+HALF = (torch.bfloat16, torch.float16)
+_TRITON = find_spec("triton") is not None  # asked once: a compiled graph cannot ask
+
+
+def has_triton() -> bool:
+    """Whether kernels can be compiled; a CPU build of torch comes without Triton."""
+    return _TRITON
+
+
+def trains(device: torch.device, dtype: torch.dtype | None) -> bool:
+    """Whether a training step of this kind runs by the kernels: then it needs no compiling."""
+    return device.type == "cuda" and dtype in HALF and has_triton()
+
+
+def ready(x: Tensor, *weights: Tensor | None) -> bool:
+    """Whether the kernels serve for `x`: training in half precision on a GPU, plain tensors, and
+    nobody listens to what lies in between.
+
+    `torch.compile` fuses the plain forms by itself, and with them more than it could with ours.
+    """
+    return (
+        trains(x.device, x.dtype)
+        and torch.is_grad_enabled()
+        and not listening()
+        and not torch.compiler.is_compiling()
+        and type(x) is Tensor
+        and all(w is None or type(w) in (Tensor, nn.Parameter) for w in weights)
+    )

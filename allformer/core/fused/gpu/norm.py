@@ -1,0 +1,160 @@
+"""Residual + dropout + norm in one pass forward and one backward.
+
+Legend: N tokens, D features, P programs.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from allformer.core.fused.gpu.random import keep, keys
+from allformer.core.fused.random import threshold
+
+_TILE = 4096  # numbers that a program holds at a time
+_WARPS = 8
+PROGRAMS = 528  # four for each multiprocessor of a large chip: as many partial sums of weights
+
+
+def _tile(features: int) -> tuple[int, int]:
+    """Rows and columns of a tile."""
+    columns = triton.next_power_of_2(features)
+    return max(1, _TILE // columns), columns
+
+
+@triton.jit
+def _forward(
+    x, h, weight, bias, seed, total, y, mean, rstd, count, D, eps,
+    ADDS: tl.constexpr, CENTRED: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr,
+    UP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    there = (row < count)[:, None] & (column < D)[None, :]
+    at = row[:, None] * D + column[None, :]
+    v = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
+    if ADDS:
+        more = tl.load(h + at, mask=there, other=0.0).to(tl.float32)
+        if THRESHOLD > 0:
+            first, second = keys(seed, SITE)
+            more = tl.where(keep(at, first, second, THRESHOLD), more * UP, 0.0)
+        v = (v + more).to(total.dtype.element_ty)
+        tl.store(total + at, v, mask=there)
+        v = v.to(tl.float32)  # what is stored is what is normed: backward reads it again
+    if CENTRED:
+        middle = tl.sum(v, 1) / D
+        v = tl.where(there, v - middle[:, None], 0.0)
+        tl.store(mean + row, middle, mask=row < count)
+    r = tl.rsqrt(tl.sum(v * v, 1) / D + eps)
+    tl.store(rstd + row, r, mask=row < count)
+    w = tl.load(weight + column, mask=column < D, other=0.0).to(tl.float32)
+    out = v * r[:, None] * w[None, :]
+    if CENTRED:
+        out += tl.load(bias + column, mask=column < D, other=0.0).to(tl.float32)[None, :]
+    tl.store(y + at, out, mask=there)
+
+
+@triton.jit
+def _backward(
+    dy, dtotal, total, weight, mean, rstd, seed, dx, dh, dweight, dbias, count, D,
+    MORE: tl.constexpr, CENTRED: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr,
+    UP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, COLUMNS)
+    w = tl.load(weight + column, mask=column < D, other=0.0).to(tl.float32)[None, :]
+    sum_w = tl.zeros([ROWS, COLUMNS], tl.float32)
+    sum_b = tl.zeros([ROWS, COLUMNS], tl.float32)
+    tiles = tl.cdiv(count, ROWS)
+    for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        row = tile * ROWS + tl.arange(0, ROWS).to(tl.int64)
+        there = (row < count)[:, None] & (column < D)[None, :]
+        at = row[:, None] * D + column[None, :]
+        v = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
+        g = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
+        r = tl.load(rstd + row, mask=row < count, other=0.0)[:, None]
+        if CENTRED:
+            middle = tl.load(mean + row, mask=row < count, other=0.0)[:, None]
+            v = tl.where(there, v - middle, 0.0)
+            sum_b += g
+        v = v * r
+        sum_w += g * v
+        g = g * w
+        back = g - v * (tl.sum(g * v, 1) / D)[:, None]
+        if CENTRED:
+            back -= (tl.sum(g, 1) / D)[:, None]
+        back = back * r
+        if MORE:
+            back += tl.load(dtotal + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(dx + at, back, mask=there)
+        if THRESHOLD > 0:
+            first, second = keys(seed, SITE)
+            back = tl.where(keep(at, first, second, THRESHOLD), back * UP, 0.0)
+            tl.store(dh + at, back, mask=there)
+    at = tl.program_id(0) * D + column
+    tl.store(dweight + at, tl.sum(sum_w, 0), mask=column < D)
+    if CENTRED:
+        tl.store(dbias + at, tl.sum(sum_b, 0), mask=column < D)
+
+
+@torch.library.custom_op("allformer::add_norm", mutates_args=())
+def add_norm(
+    x: Tensor, h: Tensor | None, weight: Tensor, bias: Tensor | None, eps: float,
+    seed: Tensor | None, site: int, dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """x, h N D → x + dropout(h) (empty without h), its norm, mean and 1/σ."""
+    x = x.contiguous()
+    h = None if h is None else h.contiguous()
+    count, D = x.shape
+    total = torch.empty_like(x) if h is not None else x.new_empty(0)
+    y = torch.empty_like(x)
+    mean, rstd = (torch.empty(count, dtype=torch.float32, device=x.device) for _ in range(2))
+    rows, columns = _tile(D)
+    _forward[(triton.cdiv(count, rows),)](
+        x, h, weight, bias, seed, total, y, mean, rstd, count, D, eps,
+        ADDS=h is not None, CENTRED=bias is not None, SITE=site,
+        THRESHOLD=threshold(dropout) if h is not None else 0, UP=1 / (1 - dropout),
+        ROWS=rows, COLUMNS=columns, num_warps=_WARPS,
+    )  # fmt: skip
+    return total, y, mean, rstd
+
+
+@add_norm.register_fake
+def _(x, h, weight, bias, eps, seed, site, dropout):
+    one = x.new_empty(x.shape[0], dtype=torch.float32)
+    total = torch.empty_like(x) if h is not None else x.new_empty(0)
+    return total, torch.empty_like(x), one, torch.empty_like(one)
+
+
+@torch.library.custom_op("allformer::add_norm_backward", mutates_args=())
+def add_norm_backward(
+    dy: Tensor, dtotal: Tensor | None, total: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor,
+    centred: bool, seed: Tensor | None, site: int, dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of x and h (empty without dropout: the same), weight and bias (P D each)."""
+    dy = dy.contiguous()
+    dtotal = None if dtotal is None else dtotal.contiguous()
+    count, D = total.shape
+    rows, columns = _tile(D)
+    programs = min(PROGRAMS, triton.cdiv(count, rows))
+    dx = torch.empty_like(total)
+    dh = torch.empty_like(total) if dropout > 0 else total.new_empty(0)
+    dweight = torch.empty(programs, D, dtype=torch.float32, device=total.device)
+    dbias = torch.empty_like(dweight) if centred else dweight.new_empty(0)
+    _backward[(programs,)](
+        dy, dtotal, total, weight, mean, rstd, seed, dx, dh, dweight, dbias, count, D,
+        MORE=dtotal is not None, CENTRED=centred, SITE=site, THRESHOLD=threshold(dropout),
+        UP=1 / (1 - dropout), ROWS=rows, COLUMNS=columns, num_warps=_WARPS,
+    )  # fmt: skip
+    return dx, dh, dweight, dbias
+
+
+@add_norm_backward.register_fake
+def _(dy, dtotal, total, weight, mean, rstd, centred, seed, site, dropout):
+    rows, _ = _tile(total.shape[1])
+    programs = min(PROGRAMS, -(-total.shape[0] // rows))
+    dh = torch.empty_like(total) if dropout > 0 else total.new_empty(0)
+    dweight = total.new_empty(programs, total.shape[1], dtype=torch.float32)
+    dbias = torch.empty_like(dweight) if centred else dweight.new_empty(0)
+    return torch.empty_like(total), dh, dweight, dbias

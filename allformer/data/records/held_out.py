@@ -1,0 +1,56 @@
+"""Keep a few records apart from training, chosen by what they say."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+from allformer.data.parallel import text_hash
+from allformer.data.records.records import Half, Records, Skipped
+from allformer.errors import DataError
+
+
+def hold_out(
+    records: Records, count: int, seed: int = 0, *, column: str | None = None
+) -> tuple[Records, Records]:
+    """Split records into (train, validation), `count` different texts in the latter.
+
+    >>> train, validation = hold_out(open_records("reviews.csv"), 1000, column="text")
+
+    The choice depends on the texts of `column` (by itself "text", else the first) and the seed,
+    not on the order. All records of one text fall on the same side, so validation may hold a few
+    more than `count`, and nothing that is validated on is trained on. Reads all records once here
+    and keeps only `count` hashes.
+    """
+    if records.half is not None:
+        raise DataError("these records are one side of hold_out already; split the whole instead")
+    if count < 1:
+        raise DataError(f"count={count} must be at least 1 record to hold out")
+    largest: list[int] = []  # a heap of the `count` smallest hashes, negated
+    chosen: set[int] = set()
+    others = False
+    for record in records:
+        column = column or ("text" if "text" in record else next(iter(record)))
+        if column not in record:
+            raise DataError(f"column={column!r} is not there; there is {', '.join(record)}")
+        value = text_hash(str(record[column]), seed)
+        if value in chosen:
+            continue
+        if len(largest) < count:
+            heapq.heappush(largest, -value)
+            chosen.add(value)
+            continue
+        others = True
+        if value < -largest[0]:
+            chosen.remove(-heapq.heapreplace(largest, -value))
+            chosen.add(value)
+    if not others or column is None:
+        raise DataError(
+            f"count={count} leaves nothing to train on: there are {len(largest)} different texts; "
+            "hold out fewer"
+        )
+    train, validation = (
+        replace(records, half=Half(column, -largest[0], seed, inside), skipped=Skipped())
+        for inside in (False, True)
+    )
+    return train, validation

@@ -1,0 +1,151 @@
+"""What there is to say of a run besides its figures: what it was taught, by what, on what; and how
+it is used.
+
+facts = run_facts(run, recipe, history, predictions)
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from allformer.checkpoint.run import Run
+from allformer.explain.words import WORDS, word
+from allformer.train.objectives import find_objective
+from allformer.train.predictions import Predictions
+from allformer.train.sections.model import CheckpointModel, PresetRecipe
+from allformer.train.sections.recipe import Recipe
+from allformer.train.watch.watch import MACHINE
+from allformer.version import __version__
+
+Rows = Sequence[Mapping[str, Any]]
+# How a run of each objective is used; {run} is its directory, {text} an example of its data.
+USES: dict[str, dict[str, str]] = {
+    "seq2seq": {"translate": "allformer translate {run} {text}"},
+    "causal-lm": {"generate": "allformer generate {run} {text} --top-p 0.9 --seed 1"},
+    "masked-lm": {"fill": "allformer fill {run} {gap}"},
+    "span-corruption": {"generate": "allformer generate {run} {text}"},
+    "denoising": {"generate": "allformer generate {run} {text}"},
+    "classification": {"classify": "allformer classify {run} {text}"},
+    "tagging": {"tag": "allformer tag {run} {text}"},
+    "answering": {"answer": "allformer answer {run} --question '…?' --passage-file text.txt"},
+    "vectors": {
+        "embed": "allformer embed {run} --file sentences.txt --out vectors.npy",
+        "similarity": "allformer similarity {run} '…' '…'",
+    },
+}
+LONGEST = 80  # characters of a text that a command line can show
+
+
+def run_facts(
+    run: Run, recipe: Recipe | None, history: Rows, predictions: Predictions | None = None
+) -> dict[str, Any]:
+    """For `write_report`."""
+    facts: dict[str, Any] = {
+        **_measured(history),
+        **_machine(run.path),
+        "torch": torch.__version__,
+        "allformer": __version__,
+        "commands": commands(run, recipe, predictions),
+    }
+    if kept := sorted((run.path / "replay").glob("step-*.pt")):
+        facts["kept"] = ", ".join(str(path) for path in kept)
+    if recipe is None:
+        return facts
+    facts |= {
+        "command": f"allformer train {run.path / 'recipe.yaml'} --out runs/again",
+        "objective": recipe.objective,
+        "data": getattr(recipe.data, "path", None) or getattr(recipe.data, "corpus", None) or "–",
+        "optimiser": f"{recipe.optim.plain()['name']}, {recipe.optim.rate:g}",
+        "schedule": f"{recipe.schedule.plain()['kind']}, warmup {recipe.schedule.warmup:,}",
+        "batch": f"{recipe.train.batch_tokens * recipe.train.accumulate:,}",
+        "precision": recipe.train.precision,
+        "seed": recipe.train.seed,
+    }
+    if model := _begun_with(recipe):
+        facts["model"] = model
+    if (title := f"title.{taught(recipe)}") in WORDS:
+        facts["title"] = dict(zip(("en", "zh"), word(title), strict=True))
+    return facts
+
+
+def commands(
+    run: Run, recipe: Recipe | None, predictions: Predictions | None = None
+) -> dict[str, str]:
+    """What to do with it, by name: the words beside them are `next.NAME`."""
+    where = shlex.quote(str(run.path))
+    kind = taught(recipe)
+    fill = {"run": where, "text": _example(predictions), "gap": _gap(run)}
+    uses = {name: line.format(**fill) for name, line in USES.get(kind, {}).items()}
+    return uses | {
+        "load": f"python -c \"import allformer as af; print(af.load('{run.path}'))\"",
+        "evaluate": f"allformer evaluate {where}",
+        "resume": f"allformer train --resume {where}",
+    }
+
+
+def taught(recipe: Recipe | None) -> str:
+    """The objective as `USES` names it: one that is made from another is used like it."""
+    if recipe is None:
+        return ""
+    kinds = (vars(cls).get("name", "") for cls in find_objective(recipe.objective).__mro__)
+    return next((name for name in kinds if name in USES), "")
+
+
+def _example(predictions: Predictions | None) -> str:
+    """A text of the run's own kind, as a shell takes it."""
+    for row in () if predictions is None else predictions.rows:
+        text = row.input.strip()
+        if text and len(text) <= LONGEST and text.isprintable():
+            return shlex.quote(text)
+    return '"…"'
+
+
+def _gap(run: Run) -> str:
+    names = getattr(getattr(run.tokenizer, "settings", None), "names", {})
+    return shlex.quote(f"… {names.get('mask', '[MASK]')} …")
+
+
+def _begun_with(recipe: Recipe) -> str | None:
+    if isinstance(recipe.model, PresetRecipe):
+        return str(recipe.model.preset)
+    return str(recipe.model.checkpoint) if isinstance(recipe.model, CheckpointModel) else None
+
+
+def _measured(history: Rows) -> dict[str, Any]:
+    """Steps, time, speed, memory: as metrics.jsonl has them."""
+    facts: dict[str, Any] = {}
+    if history:
+        facts["steps"] = max(row.get("step", 0) for row in history)
+        facts["seconds"] = max(row.get("seconds", 0.0) for row in history)
+    found = {
+        key: [row[key] for row in history if key in row]
+        for key in ("tokens_per_second", "peak_share", "data_wait", "memory_gib")
+    }
+    if all(found[key] for key in ("tokens_per_second", "peak_share", "data_wait")):
+        speed, peak, wait = (
+            statistics.median(found[key])
+            for key in ("tokens_per_second", "peak_share", "data_wait")
+        )
+        told = word(
+            "facts.speed.value", speed=f"{speed:,.0f}", peak=f"{peak:.1%}", wait=f"{wait:.1%}"
+        )
+        facts["speed"] = dict(zip(("en", "zh"), told, strict=True))
+    if found["memory_gib"]:
+        facts["memory"] = f"{max(found['memory_gib']):.2f} GiB"
+    return facts
+
+
+def _machine(run: Path) -> dict[str, Any]:
+    """What training wrote of the machine that it ran on."""
+    try:
+        raw = json.loads((run / MACHINE).read_text(encoding="utf-8"))
+        return {"device": str(raw["device"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

@@ -1,0 +1,73 @@
+"""What the objectives over a vocabulary share: a look at how right the words are, and checks.
+
+Legend: N labels, C of them at a time, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from allformer.config import LMHead, words_of
+from allformer.core.heads.words import LMHead as Words
+from allformer.core.loss import IGNORE
+from allformer.core.precision import widen
+from allformer.errors import ConfigError
+from allformer.train.sections.vocabulary import Vocabulary
+
+_NUMBERS = 1 << 26  # logits that are in memory at a time
+
+
+class Marks(NamedTuple):
+    """The ids that stand before and after a text."""
+
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> Marks:
+        """`<s>` and `</s>`; the end token twice where there is no other, as in GPT-2."""
+        end = vocabulary.eos if vocabulary.eos is not None else vocabulary.bos
+        if end is None:
+            raise ConfigError(
+                "the tokeniser has neither an end nor a beginning of text among its special "
+                "tokens; use one that has (eos_token), or train one"
+            )
+        return cls(end if vocabulary.bos is None else vocabulary.bos, end)
+
+
+@torch.no_grad()
+def appraised(head: Words, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed NLL over labels ≠ −100, and how many of them are the likeliest word: N dim, N."""
+    nll = torch.zeros((), dtype=torch.float64, device=hidden.device)
+    right = torch.zeros((), dtype=torch.int64, device=hidden.device)
+    step = max(1, _NUMBERS // head.table.weight.shape[0])
+    for begin in range(0, len(labels), step):
+        wanted = labels[begin : begin + step]
+        logits = widen(head(hidden[begin : begin + step]))  # C V
+        nll += F.cross_entropy(logits, wanted, ignore_index=IGNORE, reduction="sum").double()
+        right += (logits.argmax(-1) == wanted).sum()
+    return nll, right
+
+
+def check_words(tree: Any, kind: type, shape: str, name: str) -> None:
+    """Refuse a tree of another shape, or without a head over the vocabulary."""
+    if isinstance(tree, kind) and isinstance(words_of(tree.head), LMHead):  # type: ignore[attr-defined]
+        return
+    head = type(tree.head).__name__
+    raise ConfigError(
+        f"model is a {type(tree).__name__} with head {head}, but objective={name!r} needs "
+        f"{shape} with LMHead; choose such a preset, or change model.head"
+    )
+
+
+def check_length(stack: Any, longest: int) -> None:
+    """Refuse rows that are longer than the stack has positions."""
+    if stack.longest is not None and stack.longest < longest:
+        raise ConfigError(
+            f"data.max_length={longest} is more than the model's {stack.longest} positions; "
+            f"set data.max_length={stack.longest} or less"
+        )

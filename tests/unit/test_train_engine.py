@@ -1,0 +1,116 @@
+"""What the recipe asks of the engine beside the plain loop: averages, the best, epochs, plans."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from allformer.checkpoint.weights import read_tensors
+from allformer.errors import ConfigError
+from allformer.train.dry_run import dry_run
+from allformer.train.loop import Interrupted, train
+from allformer.train.metrics import read_metrics
+from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
+    data,
+    interrupt,
+    same_weights,
+    stop_at,
+    toy_recipe,
+)
+
+
+def test_a_moving_average_is_the_result_and_survives_an_interrupt(data, tmp_path, monkeypatch):  # noqa: F811
+    recipe = toy_recipe(data, ema=0.8)
+    whole = train(recipe, tmp_path / "whole", device="cpu")
+    last = read_tensors(tmp_path / "whole" / "checkpoints" / "step-00000020" / "model.safetensors")
+    final = read_tensors(tmp_path / "whole" / "model.safetensors")
+    assert any(not final[name].equal(last[name]) for name in final)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 7, interrupt)
+        with pytest.raises(Interrupted):
+            train(recipe, tmp_path / "parts", device="cpu")
+    again = train(None, tmp_path / "parts", device="cpu", resume=True)
+    same_weights(tmp_path / "whole" / "model.safetensors", tmp_path / "parts" / "model.safetensors")
+    assert again.validation_perplexity == whole.validation_perplexity
+
+
+def test_the_best_by_a_figure_is_kept_and_is_the_result(data, tmp_path):  # noqa: F811
+    recipe = toy_recipe(data, best="nll", validate_every=4, rate=3e-1, warmup=1)  # it gets worse
+    train(recipe, tmp_path / "run", device="cpu")
+    rows = [row for row in read_metrics(tmp_path / "run") if "validation_nll" in row]
+    values = {row["step"]: row["validation_nll"] for row in rows if "averaged" not in row}
+    kept = json.loads((tmp_path / "run" / "best" / "best.json").read_text())
+    assert kept["value"] == min(values.values())
+    assert values[kept["step"]] == kept["value"]
+    assert kept["step"] < 20
+    same_weights(
+        tmp_path / "run" / "model.safetensors", tmp_path / "run" / "best" / "model.safetensors"
+    )
+
+
+def test_a_figure_that_there_is_not_is_refused_with_those_that_there_are(data, tmp_path):  # noqa: F811
+    with pytest.raises(ConfigError, match=r"train\.best='f1' is no figure .* there is nll"):
+        train(toy_recipe(data, best="f1", steps=2), tmp_path / "run", device="cpu")
+
+
+def test_epochs_say_the_steps(data, tmp_path):  # noqa: F811
+    plan = dry_run(toy_recipe(data, epochs=2.5), device="cpu")
+    assert plan.steps == -(-2.5 * plan.steps_per_epoch // 1)
+    assert plan.steps_per_epoch > 4
+    few = toy_recipe(data, epochs=3 / plan.steps_per_epoch)
+    assert train(few, tmp_path / "run", device="cpu").steps == 3
+
+
+def test_a_dry_run_counts_what_training_takes_and_leaves_nothing(data, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    plan = dry_run(toy_recipe(data, ema=0.9), device="cpu")
+    assert list(tmp_path.iterdir()) == []
+    four = 4 * plan.parameters
+    assert plan.memory["gradients"] == plan.memory["moving average"] == four
+    assert plan.memory["optimiser"] == pytest.approx(2 * four, rel=0.01)  # and a step each
+    assert plan.memory["weights"] >= four
+    assert plan.memory["activations"] > 0
+    assert plan.seconds == plan.steps * plan.seconds_per_step > 0
+    assert plan.examples > 300
+
+
+def test_a_checkpoint_goes_on_under_other_data_and_a_changed_dropout(data, tmp_path):  # noqa: F811
+    from allformer.train.recipe import make_recipe
+
+    train(toy_recipe(data, steps=5), tmp_path / "first", device="cpu")
+    recipe = make_recipe(
+        {
+            "data": {"source": "en", "target": "xx", "path": str(data), "hold_out": 20},
+            "model": {
+                "checkpoint": str(tmp_path / "first"),
+                "change": {"encoder.dropout": 0.3, "decoder.blocks.dropout": 0.0},
+            },
+            "train": {"steps": 1, "batch_tokens": 100, "rate": 1e-30, "average": 1},
+        }
+    )
+    result = train(recipe, tmp_path / "second", device="cpu")
+    assert result.run.model.config.encoder.dropout == 0.3
+    first = read_tensors(tmp_path / "first" / "model.safetensors")
+    second = read_tensors(tmp_path / "second" / "model.safetensors")
+    for name, tensor in first.items():
+        torch.testing.assert_close(second[name], tensor, rtol=0, atol=1e-12)
+
+
+def test_a_change_of_the_bodys_shape_is_refused_by_name(data, tmp_path):  # noqa: F811
+    from allformer.train.recipe import make_recipe
+
+    train(toy_recipe(data, steps=1), tmp_path / "first", device="cpu")
+    recipe = make_recipe(
+        {
+            "data": {"source": "en", "target": "xx", "path": str(data)},
+            "model": {
+                "checkpoint": str(tmp_path / "first"),
+                "change": {"encoder.blocks.feed.width": 64},
+            },
+            "train": {"steps": 1, "batch_tokens": 100},
+        }
+    )
+    with pytest.raises(ConfigError, match=r"model\.change makes encoder\.layers\.0\.feed.* \(64,"):
+        train(recipe, tmp_path / "second", device="cpu")
