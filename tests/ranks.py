@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
+from allformer.checkpoint.run import load_run
 from allformer.config import EncoderDecoder, Model
 from allformer.core.inputs import Side
 from allformer.core.layout import Layout, pack
 from allformer.core.model import build
 from allformer.errors import ConfigError
+from allformer.train.loop import train
+from allformer.train.metrics import read_metrics
 from allformer.train.objectives.objective import Objective
 from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
 from allformer.train.optim import AdamW
 from allformer.train.parallel import ALONE
 from allformer.train.parallel.mesh import DIMS, Mesh
+from allformer.train.recipe import make_recipe
 from allformer.train.state import checkpoints, damage, load_state, save_state
 from allformer.train.step import Stepper, StepSettings
 from tests.loud import make_loud
@@ -82,7 +88,7 @@ def fresh(config: Model, dtype: torch.dtype = torch.float64) -> Any:
     return make_loud(build(config, seed=0).to(dtype), 1).train()
 
 
-SETTINGS = StepSettings(optim=AdamW(rate=1e-2, eps=1e-6, weight_decay=0.1, clip=0.5))
+SETTINGS = StepSettings(optim=AdamW(rate=1e-2, eps=1e-6, weight_decay=0.1, clip=0.5), ema=0.8)
 
 
 def step_batches(config: Model, step: int, turn: tuple[int, int], ranks: int) -> list[Any]:
@@ -103,10 +109,10 @@ def train_steps(stepper: Stepper, config: Model, ranks: int, steps: Sequence[int
     return rows
 
 
-def alone(config: Model, readers: int, steps: int = STEPS) -> tuple[Any, list[Any]]:
-    """A single process on all micro-batches: its model and its rows."""
+def alone(config: Model, readers: int, steps: int = STEPS) -> tuple[Stepper, list[Any]]:
+    """A single process on all micro-batches: its stepper and its rows."""
     stepper = Stepper(fresh(config), objective_of(config), SETTINGS)
-    return stepper.model, train_steps(stepper, config, readers, range(steps))
+    return stepper, train_steps(stepper, config, readers, range(steps))
 
 
 def stepper_on(config: Model, ranks: Any) -> Stepper:
@@ -128,6 +134,13 @@ def assert_same(a: Any, b: Any, what: str = "", tolerance: float = 1e-9) -> None
         assert gap < tolerance, f"{what}: {name} differs by {gap:.1e}"
 
 
+def assert_same_training(stepper: Stepper, single: Stepper, what: str) -> None:
+    """Weights and their moving average."""
+    for swap in (nullcontext, lambda ema: ema.swapped()):
+        with swap(stepper.ema), swap(single.ema):
+            assert_same(stepper.ranks.whole(stepper.model), single.model, what)
+
+
 def check_plan(sizes: dict[str, int], configs: dict[str, Model]) -> None:
     """Losses, norms and weights of a plan equal those of a single process, step for step."""
     ranks = mesh(**sizes)
@@ -135,12 +148,12 @@ def check_plan(sizes: dict[str, int], configs: dict[str, Model]) -> None:
         said = f"{name} on {sizes}"
         stepper = stepper_on(config, ranks)
         rows = train_steps(stepper, config, ranks.turn[1], range(STEPS))
-        model, wanted = alone(config, ranks.turn[1])
+        single, wanted = alone(config, ranks.turn[1])
         for got, want in zip(rows, wanted, strict=True):
             torch.testing.assert_close(got[:3], want[:3], rtol=1e-9, atol=1e-9, msg=said)
             assert got[3] == want[3]
-        assert_same(ranks.whole(stepper.model), model, said)
-        check_looking(stepper, model, config)
+        assert_same_training(stepper, single, said)
+        check_looking(stepper, single.model, config)
 
 
 @torch.no_grad()
@@ -177,13 +190,56 @@ def check_ways(run: Path, plans: Sequence[dict[str, int]], config: Model) -> Non
             train_steps(stepper, config, readers, numbers)
             save_state(run, step + 1, stepper, {}, keep=9, every=1)
             ranks.settle()
-            final = ranks.whole(stepper.model)
+            final = stepper
         dist.barrier()
     if dist.get_rank() == 0:
-        model, _ = alone(config, readers, len(plans))
-        assert_same(final, model, "from plan to plan")
+        assert final is not None
+        single, _ = alone(config, readers, len(plans))
+        assert final.ranks is ALONE, "the last one is a single process"
+        assert_same_training(final, single, "from plan to plan")
         assert len(checkpoints(run)) == len(plans)
         assert not any(damage(path) for path in checkpoints(run))
+
+
+def check_training(
+    folder: Path, plans: Sequence[dict[str, int]], asked: dict[str, Any], corpus: Any
+) -> None:
+    """`train` itself, from recipe to run directory: the figures are those of one process."""
+    plain = read_figures(folder, {}, asked, corpus, 2)
+    halved = read_figures(folder, {}, asked, corpus, 1)
+    for sizes in plans:
+        found = read_figures(folder, sizes, asked, corpus, 1)
+        readers = sizes.get("data", 1) * sizes.get("shard", 1)
+        want = plain if readers == 2 else halved
+        assert found.keys() == want.keys(), sizes
+        for key, value in want.items():
+            assert abs(found[key] - value) < 2e-4 * abs(value), (sizes, key, found[key], value)
+
+
+def read_figures(
+    folder: Path, sizes: dict[str, int], asked: dict[str, Any], corpus: Any, more: int
+) -> dict[Any, float]:
+    """Train on a plan, or, without sizes, on each rank alone; the losses by step."""
+    run = folder / "-".join(["run", *sizes, str(more)])
+    settings = {**asked["train"], "accumulate": 2 * more}
+    recipe = make_recipe({**asked, "train": settings, "parallel": sizes})
+    if sizes:
+        train(recipe, run, device="cpu", corpus=corpus)
+    else:
+        run = run.with_name(f"{run.name}-alone-{dist.get_rank()}")
+        with by_oneself():
+            train(recipe, run, device="cpu", corpus=corpus)
+    assert load_run(run).model is not None
+    names = ("nll", "gradient_norm", "validation_nll")
+    return {(r["step"], name): r[name] for r in read_metrics(run) for name in names if name in r}
+
+
+@contextmanager
+def by_oneself() -> Iterator[None]:
+    """As if no other process were there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "is_initialized", lambda: False)
+        yield
 
 
 def check_words() -> None:

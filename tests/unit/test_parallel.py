@@ -55,12 +55,45 @@ def test_two_ranks_take_the_steps_of_one(plan, tmp_path):
 
 
 def test_a_run_goes_on_under_any_other_plan(tmp_path):
-    ways = [{"data": 2}, {}, {"tensor": 2}, {"shard": 2}, {"pipeline": 2}, {}, {"shard": 2}]
+    ways = [{"data": 2}, {}, {"tensor": 2}, {"shard": 2}, {"pipeline": 2}, {"shard": 2}, {}]
     ranks.start(2, tmp_path, ranks.check_ways, tmp_path / "run", ways, KINDS["seq2seq modern"])
 
 
 def test_ranks_agree_on_what_they_do(tmp_path):
     ranks.start(2, tmp_path, ranks.check_words)
+
+
+def recipe_of(objective: object, length: int = 24) -> dict[str, object]:
+    """A small recipe for training on TEXTS."""
+    return {
+        "objective": objective,
+        "data": {"max_length": length, "hold_out": 4},
+        "tokenizer": {"kind": "characters", "vocab": 150},
+        "model": {"dim": 16, "heads": 2, "feed": 24, "layers": 2, "dropout": 0.0},
+        "optim": {"rate": 1e-2, "eps": 1e-4},
+        "schedule": {"kind": "constant", "warmup": 3},
+        "train": {"steps": 4, "batch_tokens": 96, "save_every": 2, "validate_every": 2,
+                  "average": 2},
+        "log": {"every": 1, "tensorboard": False},
+    }  # fmt: skip
+
+
+TEXTS = [f"line {i} of {i * i} has {'many ' * (i % 5)}words" for i in range(40)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("objective", "plans"),
+    [
+        ({"is": "causal-lm", "rows": "stream"}, PLANS),
+        ({"is": "causal-lm", "rows": "documents"}, PLANS[:4]),
+        ({"is": "masked-lm", "rows": "stream"}, PLANS[:4]),
+        ("span-corruption", PLANS[:4]),
+    ],
+    ids=["causal stream", "causal documents", "masked", "spans"],
+)
+def test_every_plan_trains_a_recipe_as_one_process_does(objective, plans, tmp_path):
+    ranks.start(2, tmp_path, ranks.check_training, tmp_path, plans, recipe_of(objective), TEXTS)
 
 
 @pytest.mark.slow
