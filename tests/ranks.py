@@ -20,6 +20,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from allformer.checkpoint.run import load_run
+from allformer.checkpoint.weights import read_tensors
 from allformer.config import EncoderDecoder, Model
 from allformer.core.inputs import Side
 from allformer.core.layout import Layout, pack
@@ -138,7 +139,7 @@ def assert_same_training(stepper: Stepper, single: Stepper, what: str) -> None:
     """Weights and their moving average."""
     for swap in (nullcontext, lambda ema: ema.swapped()):
         with swap(stepper.ema), swap(single.ema):
-            assert_same(stepper.ranks.whole(stepper.model), single.model, what)
+            assert_same(stepper.ranks.whole(stepper.model, everyone=True), single.model, what)
 
 
 def check_plan(sizes: dict[str, int], configs: dict[str, Model]) -> None:
@@ -250,6 +251,22 @@ def read_figures(
     assert load_run(run).model is not None
     names = ("nll", "gradient_norm", "validation_nll")
     return {(r["step"], name): r[name] for r in read_metrics(run) for name in names if name in r}
+
+
+def check_resumed(
+    folder: Path, plans: Sequence[dict[str, int]], asked: dict[str, Any], corpus: Any
+) -> None:
+    """Stopped and resumed on the same plan, with dropout: bit for bit what was never stopped."""
+    for sizes in plans:
+        recipe = make_recipe({**asked, "parallel": sizes})
+        half = make_recipe({**asked, "parallel": sizes}, ["train.steps=2"])
+        straight, parts = (folder / "-".join([name, *sizes]) for name in ("straight", "parts"))
+        train(recipe, straight, device="cpu", corpus=corpus)
+        train(half, parts, device="cpu", corpus=corpus)
+        steps = [f"train.steps={recipe.train.steps}"]
+        train(None, parts, device="cpu", corpus=corpus, resume=True, overrides=steps)
+        one, other = (read_tensors(run / "model.safetensors") for run in (straight, parts))
+        assert all(one[name].equal(other[name]) for name in one), sizes
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from allformer.train.objectives.objective import Objective
 from allformer.train.outputs import check_directory, told
 from allformer.train.parallel import ALONE, Ranks
 from allformer.train.parallel.checkpoint import take_mean
-from allformer.train.parallel.mesh import launched, own_device, together
+from allformer.train.parallel.launch import launched, own_device, together
 from allformer.train.parallel.quiet import Quiet, silent
 from allformer.train.precision import find_precision
 from allformer.train.progress import Clock, Progress, clock

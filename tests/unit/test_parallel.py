@@ -19,7 +19,8 @@ from allformer.config import Attention, Block, Feed
 from allformer.core.model import build
 from allformer.errors import ConfigError
 from allformer.train.metrics import read_metrics
-from allformer.train.parallel.mesh import Mesh, resolve
+from allformer.train.parallel.launch import resolve
+from allformer.train.parallel.mesh import Mesh
 from allformer.train.parallel.pieces import held
 from allformer.train.parallel.pipeline import check_pipeline, spans
 from allformer.train.parallel.ranks import stream_seed
@@ -94,6 +95,14 @@ TEXTS = [f"line {i} of {i * i} has {'many ' * (i % 5)}words" for i in range(40)]
 )
 def test_every_plan_trains_a_recipe_as_one_process_does(objective, plans, tmp_path):
     ranks.start(2, tmp_path, ranks.check_training, tmp_path, plans, recipe_of(objective), TEXTS)
+
+
+@pytest.mark.slow
+def test_a_resume_on_the_same_plan_is_exact_with_dropout_and_a_moving_average(tmp_path):
+    asked = recipe_of({"is": "causal-lm", "rows": "stream"})
+    asked |= {"model": {**asked["model"], "dropout": 0.2}}
+    asked |= {"train": {**asked["train"], "ema": 0.8, "accumulate": 2}}
+    ranks.start(2, tmp_path, ranks.check_resumed, tmp_path, PLANS, asked, TEXTS)
 
 
 @pytest.mark.slow

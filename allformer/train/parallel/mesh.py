@@ -1,34 +1,25 @@
 """Many processes as one: who they are, what each has, and what they tell each other.
 
-ranks = find_ranks(recipe.parallel, device)        # `Ranks()` where nobody else is there
-
-Under torchrun the numbers of the recipe's section `parallel` are the sizes of one DeviceMesh.
+ranks = Mesh({"data": 2, "tensor": 2, …}, device)
+ranks.prepare(model, device, dtype)                # now it has this rank's part
+stepper = Stepper(model, objective, settings, ranks)
 """
 
 from __future__ import annotations
 
 import math
-import os
-import re
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import rendezvous
 
 from allformer.core.model import build
 from allformer.core.precision import widen
-from allformer.errors import AllformerError, ConfigError, TrainingError
+from allformer.errors import AllformerError, ConfigError
 from allformer.train.optim import Adafactor, Muon
 from allformer.train.parallel.checkpoint import Keeper
 from allformer.train.parallel.collectives import Group, sum_gradients
@@ -37,114 +28,12 @@ from allformer.train.parallel.data import Copies
 from allformer.train.parallel.holding import Holding
 from allformer.train.parallel.pieces import local
 from allformer.train.parallel.pipeline import Stages, cut_layers
-from allformer.train.parallel.ranks import ALONE, Backward, One, Ranks, stream_seed
+from allformer.train.parallel.ranks import Backward, One, Ranks, stream_seed
 from allformer.train.parallel.shard import Shards
 from allformer.train.parallel.tensor import cut_tensors
-from allformer.train.sections.common import ParallelRecipe
 
 T = TypeVar("T")
 DIMS = ("pipeline", "data", "shard", "context", "tensor")  # neighbours talk most: tensor last
-PATIENCE = 10.0  # seconds in which torchrun ends a rank whose main one has failed
-
-
-def launched() -> bool:
-    """Whether torchrun (or another launcher with its variables) started this process."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def resolve(asked: ParallelRecipe, world: int) -> dict[str, int]:
-    """The sizes of the mesh, `data` filled up; what does not fit is refused."""
-    sizes = {name: asdict(asked)[name] for name in DIMS}
-    rest = math.prod(n for name, n in sizes.items() if name != "data")
-    sizes["data"] = sizes["data"] or max(1, world // rest)
-    said = " × ".join(f"{name} {n}" for name, n in sizes.items() if n > 1) or "1"
-    if math.prod(sizes.values()) != world:
-        raise ConfigError(
-            f"parallel is {said} = {math.prod(sizes.values())} processes, but there "
-            f"{'is' if world == 1 else 'are'} {world}; start it with torchrun --nproc-per-node "
-            f"{math.prod(sizes.values())} -m allformer train …, or change the section parallel"
-        )
-    odd = [name for name in ("shard", "context") if sizes[name] > 1]
-    if sizes["pipeline"] > 1 and odd:
-        raise ConfigError(
-            f"parallel.pipeline={sizes['pipeline']} goes with data and tensor, not with "
-            f"{' and '.join(odd)}; set {odd[0]} to 1, or pipeline"
-        )
-    return sizes
-
-
-def find_ranks(asked: ParallelRecipe, device: torch.device) -> Ranks:
-    """The processes that train together, as the recipe says."""
-    world = int(os.environ["WORLD_SIZE"]) if launched() else 1
-    if dist.is_available() and dist.is_initialized():
-        world = dist.get_world_size()
-    sizes = resolve(asked, world)
-    if world == 1:
-        return ALONE
-    if not dist.is_initialized():
-        _meet("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    return Mesh(sizes, device)
-
-
-def _meet(backend: str) -> None:
-    """Find each other through torchrun's store.
-
-    Of a job that was started again its agent may still have the old addresses (as torchrun does
-    without --rdzv-backend): every start has names of its own.
-    """
-    store, rank, world = next(rendezvous("env://"))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"start-{attempt}", store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
-
-
-@contextmanager
-def together(asked: ParallelRecipe, device: torch.device, run: Path) -> Iterator[Ranks]:
-    """`find_ranks` for the time of a run; what a lost process leaves behind is told in a sentence.
-
-    Other ranks than the main one are quiet: what is wrong with all of them the main one says, and
-    torchrun ends the others meanwhile. Of a lost process two speak: one of them may be the lost.
-    """
-    ours = not (dist.is_available() and dist.is_initialized())
-    ranks = find_ranks(asked, device)
-    try:
-        yield ranks
-    except Exception as error:
-        told = _lost(error, run) if ranks.world > 1 else None
-        if told is not None:
-            raise told if dist.get_rank() < 2 else SystemExit(1) from None
-        if not ranks.main and getattr(error, "exit_status", 1) == 130:  # Ctrl-C: one says so
-            raise SystemExit(130) from None
-        if not ranks.main:
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            time.sleep(PATIENCE)
-        raise
-    if ours and ranks.world > 1:
-        ranks.close()
-
-
-def _lost(error: Exception, run: Path) -> TrainingError | None:
-    """An error of a collective, as what it means: a process that is no longer there."""
-    if isinstance(error, AllformerError) or not isinstance(error, RuntimeError):
-        return None
-    said = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if not isinstance(error, dist.DistError) and not re.search(r"gloo|nccl|[Cc]onnection", said):
-        return None
-    said = re.sub(r"^\[.*?\] *", "", said).split(". ")[0]
-    return TrainingError(
-        f"another process of this run has ended ({said}); its own last words say why. What was "
-        f"saved is whole: start the same command again under torchrun, or go on with --resume {run}"
-    )
-
-
-def own_device(device: torch.device) -> torch.device:
-    """The GPU of this process among those of its machine."""
-    if device.type != "cuda" or not launched():
-        return device
-    number = int(os.environ.get("LOCAL_RANK", 0))
-    torch.cuda.set_device(number)
-    return torch.device("cuda", number)
 
 
 class Mesh(Ranks):
@@ -190,6 +79,10 @@ class Mesh(Ranks):
         """`, 4 processes (shard 2 × tensor 2)`"""
         parts = " × ".join(f"{name} {n}" for name, n in self.sizes.items() if n > 1)
         return f", {self.world} processes ({parts})"
+
+    def _line(self, name: str) -> Group:
+        """The ranks along one dimension of the mesh."""
+        return self.mesh.get_group(name)
 
     # --- beginning --------------------------------------------------------------------------------
 
@@ -257,21 +150,19 @@ class Mesh(Ranks):
             holding.number()
         if self.sizes["tensor"] > 1:
             holding.cuts = cut_tensors(
-                model, self.at["tensor"], self.sizes["tensor"], self.mesh.get_group("tensor")
+                model, self.at["tensor"], self.sizes["tensor"], self._line("tensor")
             )
         if self.sizes["pipeline"] > 1:
-            mine = cut_layers(model, holding, self.at["pipeline"], self.sizes["pipeline"])
-            group = self.mesh.get_group("pipeline")
-            model.to(device)
-            self._runner = Stages(model, mine, self.at["pipeline"], self.sizes["pipeline"], group)
+            stage, stages = self.at["pipeline"], self.sizes["pipeline"]
+            mine = cut_layers(model, holding, stage, stages)
+            self._runner = Stages(model.to(device), mine, stage, stages, self._line("pipeline"))
             self._shared = self._share_groups()
-        elif self.sizes["shard"] > 1:
-            model.to(device)
+        elif self.sizes["shard"] > 1:  # which moves it layer by layer: the whole may not fit
             self._runner = Shards(model, self._shard_mesh(), dtype)
+        elif self.copies is not None:
+            self._runner = Copies(model.to(device), self.copies)
         else:
             model.to(device)
-            if self.copies is not None:
-                self._runner = Copies(model, self.copies)
         self.keeper = Keeper(holding, self, self.behind)
 
     def _shard_mesh(self) -> Any:
@@ -349,7 +240,7 @@ class Mesh(Ranks):
         def ours(batch: Any) -> tuple[Tensor, Tensor]:
             if shares == 1:
                 return one(batch)
-            with cut_rows(self._model, self.mesh.get_group("context")):
+            with cut_rows(self._model, self._line("context")):
                 mean, nll = one(batch)
             return mean / shares, nll / shares
 
@@ -409,10 +300,10 @@ class Mesh(Ranks):
         if self.sizes["shard"] > 1:
             dist.all_reduce(squares, group=self.sharers)
         if self.sizes["tensor"] > 1:
-            dist.all_reduce(squares[1:], group=self.mesh.get_group("tensor"))
+            dist.all_reduce(squares[1:], group=self._line("tensor"))
         total = squares.sum()
         if self.sizes["pipeline"] > 1:
-            dist.all_reduce(total, group=self.mesh.get_group("pipeline"))
+            dist.all_reduce(total, group=self._line("pipeline"))
         return total.sqrt()
 
     # --- looking and keeping ----------------------------------------------------------------------
@@ -420,7 +311,7 @@ class Mesh(Ranks):
     @contextmanager
     def looking(self, model: Any) -> Iterator[Any]:
         if self.sizes["pipeline"] > 1:
-            yield self.whole(model)
+            yield self.whole(model, everyone=True).to(self.device)
         elif isinstance(self._runner, Shards):
             with self._runner.looking(model):
                 yield model
@@ -432,21 +323,24 @@ class Mesh(Ranks):
         return self._holding
 
     @torch.no_grad()
-    def whole(self, model: Any) -> Any:
-        """The same on all ranks. What is not cut is the model itself."""
+    def whole(self, model: Any, everyone: bool = False) -> Any:
+        """On the main rank's host, or on every rank's; what is not cut is the model itself."""
         if self._size("pipeline", "shard", "tensor") == 1:
             return model
         assert self._holding is not None
-        full = build(model.config, device=self.device, seed=0).train(model.training)
+        holds = everyone or self.main
+        full = build(model.config, device="cpu" if holds else "meta", seed=0)
         full.to(next(model.parameters()).dtype)
-        full.provenance = model.provenance
         mine = self._holding.held()
         for name, tensor in Holding(full).tensors().items():
-            tensor.detach().zero_()
+            found = torch.zeros(tensor.shape, dtype=tensor.dtype, device=self.device)
             if name in mine and self._speaks_for(name):
-                mine[name].into(tensor.detach())
-            dist.all_reduce(tensor.detach())
-        return full
+                mine[name].into(found)
+            dist.all_reduce(found) if everyone else dist.reduce(found, 0)
+            if holds:
+                tensor.detach().copy_(found)
+        full.provenance = model.provenance
+        return full.train(model.training) if holds else model
 
     def _speaks_for(self, name: str) -> bool:
         """Whether this rank is the first to hold its pieces of a tensor."""

@@ -7,7 +7,6 @@ any other plan can read its own rectangles from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,8 +101,3 @@ def _first_row(tensor: Any) -> int:
         tensor.shape, tensor.device_mesh, tensor.placements
     )
     return int(offsets[0])
-
-
-def numel(pieces: Sequence[Held]) -> int:
-    """Numbers that lie here."""
-    return sum(p.numbers.numel() for h in pieces for p in h.pieces)

@@ -281,7 +281,8 @@ class Stages:
                 torch.empty(size, dtype=dtype, device="meta", requires_grad=True) for size in sizes
             )
 
-        out = torch.empty(1, dtype=dtype, device="meta", requires_grad=True)
+        wide = torch.promote_types(dtype, torch.float32)  # as losses are
+        out = torch.empty(1, dtype=wide, device="meta", requires_grad=True)
         stage = PipelineStage(
             self.module,
             self.stage,

@@ -97,8 +97,8 @@ class Ranks:
         """After a resume from a checkpoint that other ranks wrote: new random numbers."""
         torch.manual_seed(stream_seed(state["seed"], 0, state["step"]))
 
-    def whole(self, model: Any) -> Any:
-        """An ordinary model with the weights as they are now, for writing them."""
+    def whole(self, model: Any, everyone: bool = False) -> Any:
+        """An ordinary model with the weights as they are now, for the main rank to write."""
         return model
 
     def put(self, model: Any, tensors: dict[str, Tensor], where: str) -> None:
