@@ -86,7 +86,10 @@ def report_run(
     write_report(
         page,
         model=run.model,
-        tokenizer=run.tokenizer,
+        # between two stacks the page puts its own marks, as a translator's does
+        tokenizer=run.tokenizer.with_specials()
+        if len(run.model.config.stacks) > 1
+        else run.tokenizer,
         scores=scores,
         predictions=predictions or Predictions(),
         **told,

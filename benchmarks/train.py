@@ -65,9 +65,10 @@ def warm(make: Callable[[], Step], batches: Sequence[Any], name: str) -> tuple[S
     return step, peak
 
 
-def measure(case: Case, blocks: int, peers: bool, profiled: bool) -> dict[str, dict[str, float]]:
+def measure(case: Case, blocks: int, sides: Any, profiled: bool) -> dict[str, dict[str, float]]:
     """Warm each side up on all its batches, then time them block by block in turn."""
-    makers = {"allformer": case.step, **(case.peers if peers else {})}
+    makers = {"allformer": case.step, **case.peers}
+    makers = {name: make for name, make in makers.items() if not sides or name in sides}
     batches = {name: case.ours if name == "allformer" else case.theirs for name in makers}
     steps: dict[str, Step] = {}
     peaks: dict[str, float] = {}
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--target", default="de")
     parser.add_argument("--recompute", default="selective", help="of llama: layers or selective")
     parser.add_argument("--blocks", type=int, default=7)
-    parser.add_argument("--alone", action="store_true", help="without the peers")
+    parser.add_argument("--side", action="append", help="allformer or a peer; else all")
     parser.add_argument("--profile", action="store_true", help="also the kernels of our step")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -146,10 +147,10 @@ def main() -> None:
         torch._dynamo.reset()
         case = CASES[name](args)
         print(f"{name}: {CASES[name].__doc__.split(chr(10))[0]}", flush=True)
-        table = measure(case, args.blocks, not args.alone, args.profile)
+        table = measure(case, args.blocks, args.side, args.profile)
         for side, row in table.items():
             tokens, share = case.tokens / row["ms"] * 1000, case.flops / row["ms"] / 1e9 / limit
-            ratio = row["ms"] / table["allformer"]["ms"]
+            ratio = row["ms"] / table.get("allformer", row)["ms"]
             rows.append({"case": name, "side": side, **row, "tokens_per_second": tokens})
             rows[-1] |= {"limit": share, "allformer_is_faster": ratio}
     print(f"{'':9}{'':22}{'ms/step':>9}{'k tok/s':>9}{'limit':>7}{'GiB':>7}{'ours ×':>8}")

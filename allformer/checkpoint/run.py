@@ -8,6 +8,11 @@ RUN/
   recipe.yaml             what was asked for
   data.json               which data it was, to know it again on --resume
   metrics.jsonl           one line a report; loss.png and tensorboard/ show the same
+  statistics.jsonl        gradients and activations by layer, where log.statistics asks for them
+  predictions.json        what it says of held-out examples, for report.html
+  machine.json            what it ran on
+  best/                   the best weights so far, where train.best names a figure
+  replay/                 steps that went wrong, for `allformer replay`; profile/: of --profile
   checkpoints/            step-00001000/: weights, optimiser, random state, checksums, for --resume
 """
 

@@ -124,6 +124,9 @@ class Attention(nn.Module):
 
     def _turn(self, fused: Tensor, relation: Relation) -> Tensor:
         """Turn the query and key heads of the fused product, … (H+2G)·D; values stay."""
+        whole = relation.turn_whole(fused, self.turned)
+        if whole is not None:
+            return whole
         heads = fused.view(*fused.shape[:-1], -1, self.mixer.size)  # … H+2G D
         turned = relation.turn(heads[..., : self.turned, :])
         return torch.cat([turned, heads[..., self.turned :, :]], dim=-2).flatten(-2)

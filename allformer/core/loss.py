@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from allformer.core.fused import HALF, has_triton
+from allformer.core.fused import trains
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
 
@@ -128,7 +128,7 @@ def linear_cross_entropy(
 
 def _fused(hidden: Tensor, weight: Tensor) -> bool:
     """Whether the kernel serves: half precision on a GPU, plain tensors."""
-    half = hidden.is_cuda and hidden.dtype in HALF and has_triton()
+    half = trains(hidden.device, hidden.dtype) and not torch.compiler.is_compiling()
     return half and type(hidden) is Tensor and type(weight) in (Tensor, nn.Parameter)
 
 

@@ -46,14 +46,17 @@ def check_mode(mode: str | None) -> None:
         )
 
 
-def recomputed(mode: str | None, call: Callable[..., Any], *args: Any) -> Any:
-    """`call(*args)`, which the backward pass will call again, as `mode` says."""
+def recomputed(mode: str | None, random: bool, call: Callable[..., Any], *args: Any) -> Any:
+    """`call(*args)`, which the backward pass will call again, as `mode` says.
+
+    `random`: it draws from torch's generator, whose state is then kept (which no CUDA graph can).
+    """
     if mode is None or not torch.is_grad_enabled():
         return call(*args)
-    if mode == "layers":
-        return checkpoint(call, *args, use_reentrant=False)
-    contexts = partial(create_selective_checkpoint_contexts, _policy)
-    return checkpoint(call, *args, use_reentrant=False, context_fn=contexts)
+    options: Any = {"use_reentrant": False, "preserve_rng_state": random}
+    if mode == "selective":
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+    return checkpoint(call, *args, **options)
 
 
 def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

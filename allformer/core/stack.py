@@ -103,7 +103,8 @@ class Stack(nn.Module):
                 with speaking_as(layer, f"{self.path}.{i}"):
                     x = layer(*args)
             else:
-                x = recomputed(None if cache is not None else self.recompute, layer, *args)
+                mode = None if cache is not None else self.recompute
+                x = recomputed(mode, self.training and self.drops, layer, *args)
         if cache is not None:
             cache.advance(x.shape[1])
         if fused:
@@ -120,7 +121,9 @@ class Stack(nn.Module):
         def run(x: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
             return layer.carry(x, h, before, layer.steps(*scenery), scenery[-1])
 
-        out: tuple[Tensor, Tensor | None] = recomputed(self.recompute, run, x, h)
+        # Masks are by seeds that were drawn before, but for those of attention's own kernels.
+        random = self.training and layer.attention.mixer.dropout > 0
+        out: tuple[Tensor, Tensor | None] = recomputed(self.recompute, random, run, x, h)
         return out
 
     def _settle(self, x: Tensor, h: Tensor | None, before: Thinning) -> Tensor:

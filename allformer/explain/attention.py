@@ -16,7 +16,7 @@ from torch import Tensor
 
 from allformer import config
 from allformer.core.model import Model
-from allformer.core.trace import Trace, trace
+from allformer.core.taps import listen
 from allformer.explain.words import Pair, label, word
 
 MOST_SAMPLES, MOST_TOKENS = 6, 48
@@ -52,7 +52,8 @@ def attention_maps(
     for source, target in pairs:
         read = tokenizer.encode(source)
         alone = len(model.config.stacks) == 1
-        written = read if alone else tokenizer.encode(target)
+        writes = model.head is None or model.head.writes  # else the decoder reads the input again
+        written = tokenizer.encode(target) if writes and not alone else read
         size = _weights(model.config, len(read) + 1, len(written) + 1)
         if max(len(read), len(written)) + 1 > _longest(model.config) or size > room or not read:
             continue
@@ -113,7 +114,7 @@ def _alone(
 ) -> dict[str, Any]:
     """Of one stack that reads a text as its tokeniser gives it."""
     (name, stack) = next(iter(model.config.stacks.items()))
-    seen = trace(model, only="*.weights", input_ids=torch.tensor([read], device=model.device))
+    seen = _seen(model, input_ids=[read])
     maps = _layers(seen, f"{name}.{{}}.attention.weights", len(stack.blocks))
     kind = "decoder" if stack.causal else "encoder"
     return {AXES[kind][0]: tokenizer.tokens(read), "maps": {kind: maps}}
@@ -122,13 +123,10 @@ def _alone(
 def _sample(
     model: Model[Any], tokenizer: ReadsTokens, read: list[int], written: list[int]
 ) -> dict[str, Any]:
-    source, target = [*read, tokenizer.eos_id], [tokenizer.bos_id, *written]
-    seen = trace(
-        model,
-        only="*.weights",
-        input_ids=torch.tensor([source], device=model.device),
-        decoder_input_ids=torch.tensor([target], device=model.device),
-    )
+    start = getattr(model.config, "start", None)
+    begin = tokenizer.bos_id if start is None else start  # T5 begins with its padding
+    source, target = [*read, tokenizer.eos_id], [begin, *written]
+    seen = _seen(model, input_ids=[source], decoder_input_ids=[target])
     return {
         "source": tokenizer.tokens(source),
         "read": tokenizer.tokens(target),  # what the decoder has read at each row
@@ -145,7 +143,21 @@ def _sample(
     }
 
 
-def _layers(seen: Trace, name: str, n: int) -> list[list[str]]:
+def _seen(model: Model[Any], **ids: list[list[int]]) -> dict[str, Tensor]:
+    """The weights of all layers; no head is run: some of them would look for more."""
+    found: dict[str, Tensor] = {}
+
+    def note(name: str, x: Tensor) -> None:
+        if name.endswith(".weights"):
+            found[name] = x.detach()
+
+    inputs: dict[str, Any] = {n: torch.tensor(x, device=model.device) for n, x in ids.items()}
+    with torch.no_grad(), listen(note):
+        model.states(**inputs)
+    return found
+
+
+def _layers(seen: dict[str, Tensor], name: str, n: int) -> list[list[str]]:
     return [[_pack(head) for head in seen[name.format(i)][0]] for i in range(n)]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.core.fused import trains
 from allformer.core.graph import Captured, copy_into, on_side_stream
 from allformer.train.batch import Batch, mapped, tensors, uncounted
 from allformer.train.ema import Ema
@@ -75,7 +76,10 @@ class Stepper:
         if precision.float8:
             use_float8(model)
         self.ema = None if settings.ema is None else Ema(model, settings.ema)
-        self._loss = torch.compile(self.plain_loss, dynamic=False) if settings.compile else None
+        # Where fused kernels do all between the matrix products, to capture them is enough: there
+        # is nothing to wait for before the first step.
+        compiled = settings.compile and not trains(device, self.dtype)
+        self._loss = torch.compile(self.plain_loss, dynamic=False) if compiled else None
         self._graph: _Graph | None = None
 
     def __call__(self, batches: Sequence[Batch], rate: float) -> Result:
@@ -159,9 +163,8 @@ class Stepper:
     # --- the whole step as one CUDA graph: a small model is limited by launching kernels ---------
 
     def _can_replay(self, batches: Sequence[Batch]) -> bool:
-        return (
-            self.captures and self._loss is not None and self.scaler is None and len(batches) == 1
-        )
+        wanted = self.captures and self.settings.compile
+        return wanted and self.scaler is None and len(batches) == 1
 
     def _replay(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:
         if self._graph is None:

@@ -332,6 +332,15 @@ def test_records_are_held_out_and_long_texts_are_cut_aloud(tmp_path):
     assert max(part["ids"].lengths.max() for part in both) == 12
 
 
+def test_broken_lines_are_left_out_when_asked_and_counted(tmp_path):
+    rows = [f"text {i},{i % 2}" for i in range(40)]
+    path = write_csv(tmp_path / "a.csv", [*rows[:7], "broken", *rows[7:]])
+    with pytest.raises(DataError, match=r"^\S+a\.csv, line 9: 1 fields where 2 are needed"):
+        opened(path, hold_out=5)
+    with pytest.warns(UserWarning, match="1 bad records skipped; the first: .*line 9"):
+        assert encoded(opened(path, hold_out=5, skip_bad=True))[0] == "training: 35 texts"
+
+
 def test_of_a_pair_the_longer_is_cut(tmp_path):
     rows = [f"short {i},{'long ' * 20}{i},{i % 2}" for i in range(40)]
     path = write_csv(tmp_path / "a.csv", rows, "one,two,label")

@@ -16,7 +16,8 @@ from allformer.cli.main import app
 from allformer.core.model import EncoderDecoderModel, build
 from allformer.families.original import transformer
 from allformer.text.tokenizer import train_tokenizer
-from allformer.train.recipe import Recipe
+from allformer.train.objectives import OBJECTIVES
+from allformer.train.recipe import PairData, Recipe
 
 ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
@@ -129,13 +130,36 @@ def test_every_key_of_a_recipe_is_explained_with_its_default(page):
             assert float(said) == default, f"{section}.{key}"
         elif isinstance(default, tuple):
             assert said == str(list(default)), f"{section}.{key}"
-        elif default is not None:
+        elif default:
             assert said == default, f"{section}.{key}"
+
+
+@pytest.mark.parametrize("page", ["docs/objectives.md", "docs/objectives.zh-CN.md"])
+def test_every_objective_is_explained_with_all_that_can_be_set(page):
+    text = read(page)
+    for name, objective in OBJECTIVES.items():
+        if not objective.__module__.startswith("allformer."):
+            continue
+        assert f"`{name}`" in text or f"is: {name}" in text, f"{page}: {name}"
+        own = {*fields(objective.Options), *fields(objective.Data)} - {*fields(PairData)}
+        for key in (field.name for field in own):
+            assert re.search(rf"[`.{{ ]{key}[`:. ]", text), f"{page}: {name} has {key}"
 
 
 @pytest.mark.parametrize(
     "page",
-    ["README", "docs/data", "docs/training", "docs/tasks", "docs/design", "docs/lessons/README"],
+    [
+        "README",
+        "docs/data",
+        "docs/training",
+        "docs/objectives",
+        "docs/watching",
+        "docs/evaluate",
+        "docs/parallel",
+        "docs/tasks",
+        "docs/design",
+        "docs/lessons/README",
+    ],
 )
 def test_the_two_languages_link_each_other(page):
     english, chinese = Path(f"{page}.md"), Path(f"{page}.zh-CN.md")

@@ -119,6 +119,13 @@ def test_the_diagram_knows_the_head(head, said, tmp_path):
     assert said in page_of(tmp_path, small("encoder", head=head))
 
 
+def test_two_stacks_that_do_not_write_read_their_input_again(tmp_path):
+    config = replace(af.preset("original-tiny"), head=ClassHead(("a", "b"), at="last"))
+    sample = data_of(page_of(tmp_path, config))["attention"][0]
+    assert list(sample["maps"]) == ["cross", "encoder", "decoder"]
+    assert sample["read"][1:] == sample["source"][:-1]
+
+
 def test_the_loss_is_counted_in_what_the_head_gives(tmp_path):
     page = page_of(tmp_path, small("encoder", head=ClassHead(("a", "b", "c", "d"), at="first")))
     assert "ln 4 = 1.39" in page

@@ -174,6 +174,25 @@ def test_a_run_that_is_killed_at_any_moment_is_the_run_that_was_not(
     survives_kills(recipe, tmp_path, kills=25 if thorough else 4)
 
 
+@pytest.mark.slow
+def test_a_causal_model_that_is_killed_at_any_moment_is_the_one_that_was_not(tmp_path):
+    words = ["one", "two", "three", "four", "five"]
+    texts = [" ".join(words[(i + j) % 5] for j in range(3 + i % 7)) for i in range(60)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    recipe = make_recipe(
+        {
+            "objective": "causal-lm",
+            "data": {"path": str(tmp_path / "texts.txt"), "max_length": 16, "hold_out": 6},
+            "tokenizer": {"kind": "characters", "vocab": 60},
+            "model": {"dim": 24, "heads": 2, "feed": 48, "layers": 2, "dropout": 0.1},
+            "train": {"steps": 40, "batch_tokens": 64, "accumulate": 2, "save_every": 4,
+                      "validate_every": 10, "ema": 0.9, "best": "nll"},
+            "log": {"every": 3, "tensorboard": False, "statistics": 6},
+        }
+    )  # fmt: skip
+    survives_kills(recipe, tmp_path, kills=25)
+
+
 def test_reopening_the_log_never_leaves_it_shorter_than_it_was(tmp_path, monkeypatch):
     with_rows = [{"step": step, "nll": 1.0} for step in (1, 2, 3, 4)]
     text = "".join(json.dumps(row) + "\n" for row in with_rows)
@@ -475,7 +494,7 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(data, tmp_path, mon
 def test_the_progress_line_says_nll_for_what_the_log_calls_nll(data, tmp_path, capfd):  # noqa: F811
     train(toy_recipe(data, steps=4), tmp_path / "run", device="cpu")
     (row,) = [row for row in read_metrics(tmp_path / "run") if "nll" in row]
-    assert f"step 4/4  nll {row['nll']:.3f}  rate" in capfd.readouterr().err
+    assert f"step 4/4  nll {row['nll']:.3f}  tok/s" in capfd.readouterr().err
 
 
 def test_a_run_that_diverged_says_so_in_few_digits(data, tmp_path, capfd):  # noqa: F811

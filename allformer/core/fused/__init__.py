@@ -23,15 +23,22 @@ def has_triton() -> bool:
     return _TRITON
 
 
+def trains(device: torch.device, dtype: torch.dtype | None) -> bool:
+    """Whether a training step of this kind runs by the kernels: then it needs no compiling."""
+    return device.type == "cuda" and dtype in HALF and has_triton()
+
+
 def ready(x: Tensor, *weights: Tensor | None) -> bool:
     """Whether the kernels serve for `x`: training in half precision on a GPU, plain tensors, and
-    nobody listens to what lies in between."""
+    nobody listens to what lies in between.
+
+    `torch.compile` fuses the plain forms by itself, and with them more than it could with ours.
+    """
     return (
-        x.is_cuda
-        and x.dtype in HALF
+        trains(x.device, x.dtype)
         and torch.is_grad_enabled()
         and not listening()
-        and has_triton()
+        and not torch.compiler.is_compiling()
         and type(x) is Tensor
         and all(w is None or type(w) in (Tensor, nn.Parameter) for w in weights)
     )

@@ -42,7 +42,7 @@ class OnePassAdamW(torch.optim.AdamW):
         scale, found = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         for group in self.param_groups:
             lists: list[list[Tensor]] = [[] for _ in range(6)]
-            self._init_group(group, *lists)  # type: ignore[attr-defined]
+            self._init_group(group, *lists)  # type: ignore[no-untyped-call]
             params, grads, means, squares, _, steps = lists
             if not params:
                 continue

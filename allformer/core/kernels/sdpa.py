@@ -39,8 +39,8 @@ class SDPA:
 def _cudnn_serves(q: Tensor, k: Tensor, look: Look, dropout: float) -> bool:
     """What cuDNN does faster than flash (docs/results.md): no mask, no dropout, heads of 64 or 128,
     on Hopper, somebody learns. All else is torch's choice."""
-    plain = look.merged is None and not dropout and q.shape[1] == k.shape[1]
-    if not (q.is_cuda and plain and torch.is_grad_enabled() and type(q) is Tensor):
+    plain = look.merged is None and not dropout and type(q) is Tensor
+    if not (q.is_cuda and plain and torch.is_grad_enabled()):
         return False
     half = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] in (64, 128)
     return half and _has_cudnn() and torch.cuda.get_device_capability(q.device)[0] == 9

@@ -45,7 +45,8 @@ class ShortRows:
 
 def usual_length(scene: Scene) -> int:
     """Tokens of a usual row when somebody learns from rows that lie end to end; else 0."""
-    if not torch.is_grad_enabled() or scene.cached or listening() or not has_triton():
+    compiling = torch.compiler.is_compiling()
+    if not torch.is_grad_enabled() or scene.cached or listening() or compiling or not has_triton():
         return 0
     return max(_usual(scene.query), _usual(scene.key))
 

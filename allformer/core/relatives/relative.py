@@ -25,6 +25,11 @@ class Relation:
         """Queries and keys, … heads D, by the places where they stand."""
         return heads
 
+    def turn_whole(self, fused: Tensor, turned: int) -> Tensor | None:
+        """The first `turned` heads of the fused projection turned in one pass, values beside them;
+        None: there is no kernel for it here."""
+        return None
+
     def bias(self, places: Places) -> Tensor | None:
         """What is added to the scores of every layer alike, (R or 1) H T S."""
         return None

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from allformer import config
+from allformer.core.fused.rotary import turn_fused, turn_serves
 from allformer.core.registry import implements
 from allformer.core.relatives.relative import Relation, Relative
 
@@ -60,6 +61,11 @@ class Turn(Relation):
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         self.cos, self.sin = cos, sin
+
+    def turn_whole(self, fused: Tensor, turned: int) -> Tensor | None:
+        if not turn_serves(fused, self.cos):
+            return None
+        return turn_fused(fused, self.cos, self.sin, turned)
 
     def turn(self, heads: Tensor) -> Tensor:
         """… H D → the same, turned."""

@@ -7,7 +7,7 @@ Rows are whole sentences of one document, as many as fit data.max_length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -89,6 +89,8 @@ class Denoising(OverTexts[SentenceRows, PairBatch], TextToText[SentenceRows]):
         options = self.recipe.options
         self.options = options if isinstance(options, DenoisingOptions) else DenoisingOptions()
         self.marks: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        # The tables that were cut last, for training and for validation: two threads ask for them.
+        self._last: dict[str, tuple[Table, SentenceRows]] = {}
 
     def tokenizer(self, trained: Tokenizer) -> Tokenizer:
         """Texts end in </s>; a checkpoint's tokeniser is as it is."""
@@ -108,15 +110,21 @@ class Denoising(OverTexts[SentenceRows, PairBatch], TextToText[SentenceRows]):
 
     def rows(self, table: Table, epoch: int, number: int) -> SentenceRows:
         """The same rows in each epoch, damaged otherwise."""
-        return self._cut(table, Draws(self.recipe.train.seed, epoch, number))
+        return self._cut(table, Draws(self.recipe.train.seed, epoch, number), "training")
 
     @property
     def validation(self) -> SentenceRows:
         """The held-out texts, with damage that stays."""
-        return self._cut(self.encoded.validation, Draws(self.recipe.train.seed, _VALIDATION))
+        draws = Draws(self.recipe.train.seed, _VALIDATION)
+        return self._cut(self.encoded.validation, draws, "validation")
 
-    def _cut(self, table: Table, draws: Draws) -> SentenceRows:
-        return SentenceRows.cut(table, self.longest - self._around, draws)
+    def _cut(self, table: Table, draws: Draws, name: str) -> SentenceRows:
+        """Rows are cut once, where an epoch has the same table as the one before."""
+        found = self._last.get(name)
+        if found is None or found[0] is not table:
+            found = table, SentenceRows.cut(table, self.longest - self._around, draws)
+            self._last[name] = found
+        return replace(found[1], draws=draws)
 
     @property
     def _around(self) -> int:

@@ -39,7 +39,7 @@ from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import Lengths, Say, register
 from allformer.train.predictions import Prediction, Predictions
 from allformer.train.sections.head import HeadRecipe, NoHead
-from allformer.train.sections.section import Section, positive
+from allformer.train.sections.section import Section, at_least, positive
 from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.supervised.data import (
     Column,
@@ -69,7 +69,7 @@ class VectorData(RecordData):
     text_b: Column = "text_b"
     negative: Column | None = None
     score: Column | None = None
-    max_length: int = 128
+    max_length: Annotated[int, at_least(4)] = 128
 
 
 @dataclass(frozen=True)

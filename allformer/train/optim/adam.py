@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from allformer.core.fused.adamw import OnePassAdamW
 from allformer.core.starts import decay_groups
 from allformer.train.optim.settings import Betas, Optim, Small
 
@@ -28,8 +29,13 @@ class AdamW(Optim, named="adamw"):
 
     def make(self, model: nn.Module, lr: Tensor | float, capturable: bool) -> torch.optim.Optimizer:
         beta1, beta2 = self.betas
+        groups = decay_groups(model, self.weight_decay)
+        plain = self.kind is torch.optim.AdamW and isinstance(lr, Tensor)
+        if capturable and plain and OnePassAdamW.serves(model.parameters()):
+            rate: Any = lr
+            return OnePassAdamW(groups, lr=rate, betas=(beta1, beta2), eps=self.eps)
         return self.kind(
-            decay_groups(model, self.weight_decay),
+            groups,
             lr=lr,
             betas=(beta1, beta2),
             eps=self.eps,

@@ -28,6 +28,7 @@ class RecordData(Section, section="data"):
     hold_out: Annotated[int | None, at_least(1)] = None  # records; left out: 5 %, at most 1,000
     format: str = "auto"
     header: bool | None = None  # of csv and tsv; left out: there is one, unless columns are numbers
+    skip_bad: bool = False  # leave broken records out, and say how many, instead of stopping
     max_length: Annotated[int, at_least(4)] = 256  # tokens, special ones included
     cache: str | None = None  # a folder that keeps the tokens: read again, not made again
 
@@ -61,7 +62,9 @@ def open_labelled(
             "data.path is empty: there is nothing to train on; give a file, a pattern or a "
             "directory, as in --set data.path=reviews.csv"
         )
-    options: dict[str, Any] = {"format": data.format, "header": data.header}
+    options: dict[str, Any] = {
+        "format": data.format, "header": data.header, "skip_bad": data.skip_bad,
+    }  # fmt: skip
     if data.validation is not None:
         train = open_records(data.path, columns=columns, **options)
         others = validation_columns or columns
@@ -75,7 +78,9 @@ def open_labelled(
     try:
         return Held(*hold_out(splits.train, count, column=by))
     except DataError as error:
-        raise DataError(f"data.hold_out={count}: {error}") from None
+        if str(error).startswith("count="):  # else a record is broken
+            raise DataError(f"data.hold_out={count}: {error}") from None
+        raise
 
 
 def fingerprint(records: Iterable[Record]) -> str:

@@ -92,7 +92,7 @@ class Supervised(Objective[E, B]):
     def table(self, records: Iterable[Record], encode: Encode, name: str, *key: Any) -> Table:
         """Records through an encoder: in memory, or in `data.cache`, found again by `key`."""
         if self.data.cache is None:
-            return build_table(records, encode, workers=0)
+            return build_table(records, encode)
         told = "/".join(map(str, [self.name, fingerprint(records), self.longest, *key]))
         return build_table(records, encode, Path(self.data.cache) / name, key=told)
 

@@ -26,7 +26,7 @@ from allformer.train.metrics import Lines
 from allformer.train.progress import Lap
 from allformer.train.sections.recipe import Recipe
 from allformer.train.step import Result, Stepper
-from allformer.train.watch.boards import open_boards
+from allformer.train.watch.boards import Board, open_boards
 from allformer.train.watch.extremes import Random
 from allformer.train.watch.machine import Peak, find_peak, machine_name, memory_taken
 from allformer.train.watch.operations import Operations
@@ -41,16 +41,31 @@ MOST_SPIKES = 3  # steps that are kept: each with a copy of the weights
 
 
 class Watch:
-    """Of one run while it runs, from `step` on; `profile` so many steps of it."""
+    """Of one run while it runs, from `step` on; `profile` so many steps of it.
+
+    One that does not write is that of a second process of the same run: it takes part in what all
+    compute together and leaves the files to the first.
+    """
 
     def __init__(
-        self, run: Path, recipe: Recipe, stepper: Stepper, step: int, steps: int, profile: int = 0
+        self,
+        run: Path,
+        recipe: Recipe,
+        stepper: Stepper,
+        step: int,
+        steps: int,
+        profile: int = 0,
+        *,
+        writes: bool = True,
     ) -> None:
-        self.run, self.recipe, self.stepper = run, recipe, stepper
+        self.run, self.recipe, self.stepper, self.writes = run, recipe, stepper, writes
         self.device = stepper.model.device
         self.say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
-        self.boards = open_boards(run, recipe.log, step, recipe.name, recipe.plain())
-        self.lines = _lines(run / FILE, recipe.log.statistics, step)
+        self.boards: list[Board] = []
+        self.lines: Lines | None = None
+        if writes:
+            self.boards = open_boards(run, recipe.log, step, recipe.name, recipe.plain())
+            self.lines = _lines(run / FILE, recipe.log.statistics, step)
         self.spikes, self.kept = Spikes(recipe.log.spike), 0
         self.judged = step
         self.operations = Operations(stepper.model.config, recipe.train.recompute)
@@ -60,7 +75,7 @@ class Watch:
         self._statistics: Statistics | None = None
         self._inside = ExitStack()
         self.profile: Profile | None = None
-        if profile:
+        if profile and writes:
             self.profile = Profile(profile, run, stepper, steps - step, lambda x: self.say(x))
 
     # --- a step -----------------------------------------------------------------------------------
@@ -85,9 +100,10 @@ class Watch:
         self._inside.close()
         if self.profile is not None and self.profile.done:
             self.profile = None
-        if self._statistics is not None and self.lines is not None:
+        if self._statistics is not None:
             row = self._statistics.row(result)
-            self.lines.add(row)
+            if self.lines is not None:
+                self.lines.add(row)
             for board in self.boards:
                 board.add(row["step"], dict(flat(row)))
         self._statistics = None
@@ -113,6 +129,8 @@ class Watch:
 
     def _write_machine(self, peak: Peak) -> None:
         """For whoever reads the figures later: RUN/machine.json."""
+        if not self.writes:
+            return
         told = {
             "device": machine_name(self.device),
             "precision": self.stepper.precision,
@@ -158,7 +176,7 @@ class Watch:
 
     def keep(self, taken: Taken, rate: float, why: str, now: int) -> Path | None:
         """The step for `allformer replay`; None, and said, where it cannot be written."""
-        if not taken.batches:
+        if not taken.batches or not self.writes:
             return None
         try:
             return keep_step(self.run, self.stepper, taken, rate=rate, why=why, now=now)
