@@ -15,7 +15,7 @@ from allformer.core.fused.random import threshold
 
 _TILE = 4096  # numbers that a program holds at a time
 _WARPS = 8
-PROGRAMS = 528  # four for each multiprocessor of a large chip: as many partial sums of weights
+PROGRAMS = 264  # two for each multiprocessor of a large chip: as many partial sums of weights
 
 
 def _tile(features: int) -> tuple[int, int]:
@@ -30,16 +30,23 @@ def _forward(
     ADDS: tl.constexpr, CENTRED: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr,
     UP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     there = (row < count)[:, None] & (column < D)[None, :]
-    at = row[:, None] * D + column[None, :]
+    begin = tl.program_id(0).to(tl.int64) * ROWS * D
+    at = tl.arange(0, ROWS)[:, None] * D + column[None, :]
+    x += begin
+    y += begin
+    if ADDS:
+        h += begin
+        total += begin
     v = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
     if ADDS:
         more = tl.load(h + at, mask=there, other=0.0).to(tl.float32)
         if THRESHOLD > 0:
             first, second = keys(seed, SITE)
-            more = tl.where(keep(at, first, second, THRESHOLD), more * UP, 0.0)
+            place = begin.to(tl.uint32) + at.to(tl.uint32)
+            more = tl.where(keep(place, first, second, THRESHOLD), more * UP, 0.0)
         v = (v + more).to(total.dtype.element_ty)
         tl.store(total + at, v, mask=there)
         v = v.to(tl.float32)  # what is stored is what is normed: backward reads it again
@@ -68,11 +75,12 @@ def _backward(
     sum_b = tl.zeros([ROWS, COLUMNS], tl.float32)
     tiles = tl.cdiv(count, ROWS)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        row = tile * ROWS + tl.arange(0, ROWS).to(tl.int64)
+        row = tile * ROWS + tl.arange(0, ROWS)
         there = (row < count)[:, None] & (column < D)[None, :]
-        at = row[:, None] * D + column[None, :]
-        v = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
-        g = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
+        begin = tl.cast(tile * ROWS, tl.int64) * D  # wide once; within a tile 32 bits are enough
+        at = tl.arange(0, ROWS)[:, None] * D + column[None, :]
+        v = tl.load(total + begin + at, mask=there, other=0.0).to(tl.float32)
+        g = tl.load(dy + begin + at, mask=there, other=0.0).to(tl.float32)
         r = tl.load(rstd + row, mask=row < count, other=0.0)[:, None]
         if CENTRED:
             middle = tl.load(mean + row, mask=row < count, other=0.0)[:, None]
@@ -86,12 +94,13 @@ def _backward(
             back -= (tl.sum(g, 1) / D)[:, None]
         back = back * r
         if MORE:
-            back += tl.load(dtotal + at, mask=there, other=0.0).to(tl.float32)
-        tl.store(dx + at, back, mask=there)
+            back += tl.load(dtotal + begin + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(dx + begin + at, back, mask=there)
         if THRESHOLD > 0:
             first, second = keys(seed, SITE)
-            back = tl.where(keep(at, first, second, THRESHOLD), back * UP, 0.0)
-            tl.store(dh + at, back, mask=there)
+            place = begin.to(tl.uint32) + at.to(tl.uint32)
+            back = tl.where(keep(place, first, second, THRESHOLD), back * UP, 0.0)
+            tl.store(dh + begin + at, back, mask=there)
     at = tl.program_id(0) * D + column
     tl.store(dweight + at, tl.sum(sum_w, 0), mask=column < D)
     if CENTRED:
