@@ -35,7 +35,8 @@ kernels = pytest.mark.skipif(
     reason="no CUDA device, nor Triton's interpreter (TRITON_INTERPRET=1)",
 )
 on_gpu = pytest.mark.skipif(not (CUDA and has_triton()), reason="no CUDA device with Triton")
-DTYPES = [torch.float32, torch.bfloat16] if CUDA else [torch.float32]
+FP32, BF16 = pytest.param(torch.float32, id="fp32"), pytest.param(torch.bfloat16, id="bf16")
+DTYPES = [FP32, BF16] if CUDA else [FP32]
 SEED = torch.tensor([0x1234_5678_9ABC_DEF], device=DEVICE)
 
 

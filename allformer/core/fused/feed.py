@@ -85,7 +85,7 @@ class _Tail(torch.autograd.Function):
         inner = feed.feed_inner(up, gate, up_bias, gate_bias, act, seed, site, dropout)
         half = weight.to(up.dtype)
         ctx.save_for_backward(up, gate, up_bias, gate_bias, half, seed)
-        ctx.act, ctx.site, ctx.dropout, ctx.biased = act, site, dropout, bias is not None
+        ctx.act, ctx.site, ctx.dropout = act, site, dropout
         return F.linear(inner, half, None if bias is None else bias.to(up.dtype))
 
     @staticmethod
@@ -103,7 +103,7 @@ class _Tail(torch.autograd.Function):
             None if gate is None else dgate,
             None if up_bias is None else column_sums(dup_bias).to(up_bias.dtype),
             None if gate_bias is None else column_sums(dgate_bias).to(gate_bias.dtype),
-            outer(dy, inner),
-            column_sums(dy) if ctx.biased else None,
+            outer(dy, inner) if ctx.needs_input_grad[4] else None,
+            column_sums(dy) if ctx.needs_input_grad[5] else None,
             None, None, None, None,
         )  # fmt: skip

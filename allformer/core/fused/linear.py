@@ -29,7 +29,6 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         half = weight.to(x.dtype)
         ctx.save_for_backward(x, half)
-        ctx.biased = bias is not None
         return F.linear(x, half, None if bias is None else bias.to(x.dtype))
 
     @staticmethod
@@ -41,7 +40,7 @@ class _Linear(torch.autograd.Function):
         dy = dy.contiguous()
         dx = dy @ half if ctx.needs_input_grad[0] else None
         dw = outer(dy, x) if ctx.needs_input_grad[1] else None
-        return dx, dw, column_sums(dy) if ctx.biased else None
+        return dx, dw, column_sums(dy) if ctx.needs_input_grad[2] else None
 
 
 def outer(dy: Tensor, x: Tensor) -> Tensor:

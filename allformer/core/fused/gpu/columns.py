@@ -15,7 +15,7 @@ _PROGRAMS = 1056  # eight for each multiprocessor of a large chip
 
 
 @triton.jit
-def _kernel(x, out, N, D, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _columns(x, out, N, D, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < D
     acc = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -37,11 +37,11 @@ def column_sums(x: Tensor) -> Tensor:
     programs = max(1, min(_PROGRAMS // blocks, triton.cdiv(count, _ROWS)))
     part = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     grid = {"ROWS": _ROWS, "COLUMNS": _COLUMNS, "num_warps": _WARPS}
-    _kernel[(blocks, programs)](x, part, count, width, **grid)
+    _columns[(blocks, programs)](x, part, count, width, **grid)
     if programs == 1:
         return part.view(width)
     out = torch.empty(1, width, dtype=torch.float32, device=x.device)
-    _kernel[(blocks, 1)](part, out, programs, width, **grid)
+    _columns[(blocks, 1)](part, out, programs, width, **grid)
     return out.view(width)
 
 

@@ -17,7 +17,7 @@ _ALIGNED = 64
 
 
 @triton.jit
-def _kernel(
+def _entropy(
     logits, targets, loss, nll, V, step, smoothing, z,
     GRADIENT: tl.constexpr, SMOOTHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -70,7 +70,7 @@ def entropy_(
     loss, nll = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(2))
     block = min(_BLOCK, triton.next_power_of_2(vocab))
     warps = max(1, min(_WARPS, block // 512))
-    _kernel[(rows,)](
+    _entropy[(rows,)](
         logits, targets, loss, nll, vocab, logits.stride(0), smoothing, z,
         GRADIENT=gradient, SMOOTHED=smoothing > 0, BLOCK=block, num_warps=warps,
     )  # fmt: skip

@@ -21,7 +21,7 @@ PROGRAMS = 1056  # in all: eight for each multiprocessor of a large chip
 
 @triton.jit
 def _sigmoid(x, FAST: tl.constexpr):
-    """σ(x) = (1 + tanh(x/2)) / 2; fast, tanh is one instruction, exact enough for half precision."""
+    """σ(x) = (1 + tanh(x/2)) / 2; fast, tanh is one instruction, good enough for half precision."""
     if FAST:
         half = tl.inline_asm_elementwise(
             "tanh.approx.f32 $0, $1;", "=f,f", [x * 0.5], dtype=tl.float32, is_pure=True, pack=1
@@ -51,11 +51,11 @@ def _act(x, ACT: tl.constexpr, FAST: tl.constexpr):
 
 
 @triton.jit
-def _kernel(
+def _feed(
     up, gate, up_bias, gate_bias, seed, dinner, inner, dup, dgate, dup_bias, dgate_bias, count, F,
-    ACT: tl.constexpr, FAST: tl.constexpr, GATED: tl.constexpr, UP_BIAS: tl.constexpr, GATE_BIAS: tl.constexpr,
-    BACK: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr, GROW: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    ACT: tl.constexpr, FAST: tl.constexpr, GATED: tl.constexpr, UP_BIAS: tl.constexpr,
+    GATE_BIAS: tl.constexpr, BACK: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr,
+    GROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < F
@@ -117,7 +117,7 @@ def _programs(count: int, width: int) -> int:
 def _launch(up, gate, up_bias, gate_bias, seed, tensors, act, site, dropout, back):
     count, width = up.shape
     programs = _programs(count, width) if back else -(-count // _ROWS)
-    _kernel[(-(-width // _COLUMNS), programs)](
+    _feed[(-(-width // _COLUMNS), programs)](
         up, gate, up_bias, gate_bias, seed, *tensors, count, width,
         ACT=ACTS[act], FAST=up.is_cuda and up.dtype != torch.float32, GATED=gate is not None,
         UP_BIAS=up_bias is not None, GATE_BIAS=gate_bias is not None, BACK=back, SITE=site,

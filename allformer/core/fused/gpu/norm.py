@@ -25,7 +25,7 @@ def _tile(features: int) -> tuple[int, int]:
 
 
 @triton.jit
-def _forward(
+def _add_norm(
     x, h, weight, bias, seed, total, y, mean, rstd, count, D, eps,
     ADDS: tl.constexpr, CENTRED: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr,
     UP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -64,7 +64,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _add_norm_back(
     dy, dtotal, total, weight, mean, rstd, seed, dx, dh, dweight, dbias, count, D,
     MORE: tl.constexpr, CENTRED: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr,
     UP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -120,7 +120,7 @@ def add_norm(
     y = torch.empty_like(x)
     mean, rstd = (torch.empty(count, dtype=torch.float32, device=x.device) for _ in range(2))
     rows, columns = _tile(D)
-    _forward[(triton.cdiv(count, rows),)](
+    _add_norm[(triton.cdiv(count, rows),)](
         x, h, weight, bias, seed, total, y, mean, rstd, count, D, eps,
         ADDS=h is not None, CENTRED=bias is not None, SITE=site,
         THRESHOLD=threshold(dropout) if h is not None else 0, UP=1 / (1 - dropout),
@@ -151,7 +151,7 @@ def add_norm_backward(
     dh = torch.empty_like(total) if dropout > 0 else total.new_empty(0)
     dweight = torch.empty(programs, D, dtype=torch.float32, device=total.device)
     dbias = torch.empty_like(dweight) if centred else dweight.new_empty(0)
-    _backward[(programs,)](
+    _add_norm_back[(programs,)](
         dy, dtotal, total, weight, mean, rstd, seed, dx, dh, dweight, dbias, count, D,
         MORE=dtotal is not None, CENTRED=centred, SITE=site, THRESHOLD=threshold(dropout),
         UP=1 / (1 - dropout), ROWS=rows, COLUMNS=columns, num_warps=_WARPS,
