@@ -96,8 +96,8 @@ class Mean(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, given: dict[str, Tensor], padded: bool) -> Tensor:
-        return self.model(**given).loss
+    def forward(self, input_ids: Tensor, labels: Tensor, mask: Tensor | None, _: bool) -> Tensor:
+        return self.model(input_ids=input_ids, labels=labels, attention_mask=mask).loss
 
 
 def hugging_face(make: Callable[[], nn.Module]) -> Callable[[], Step]:
@@ -173,7 +173,7 @@ def gpt2_case(args: Any) -> Case:
 
     def transformers() -> Step:
         step = named()
-        return lambda pair: step({"input_ids": pair[0], "labels": pair[0]})
+        return lambda pair: step((pair[0], pair[0], None))
 
     peers = {"transformers": transformers}
     if args.nanogpt:
@@ -188,7 +188,7 @@ def llama_case(args: Any) -> Case:
     fields = llama.PRESETS["llama-2-7b"] | llama.sizes(2048, 22, 32, 4, 5632, 32_000, 4096)
     tree = llama.FAMILY.make(fields)
     ours = full_rows(8, 4096, 32_000, 2)
-    theirs = [{"input_ids": batch.ids, "labels": batch.ids} for batch in ours]
+    theirs = [(batch.ids, batch.ids, None) for batch in ours]
 
     def hers() -> nn.Module:
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -219,7 +219,7 @@ def bert_case(args: Any) -> Case:
         mine, hers = masked_batch(row, frame, random)
         tokens += int(row.sum())
         ours.append(moved(mine, "cuda"))
-        theirs.append({name: x.cuda() for name, x in hers.items()})
+        theirs.append(tuple(x.cuda() for x in hers))
 
     def make() -> nn.Module:
         from transformers import BertConfig, BertForMaskedLM
@@ -241,8 +241,8 @@ def bert_tree(fields: dict[str, Any]) -> Model:
     return bert.read(named, "BertForMaskedLM", ())
 
 
-def masked_batch(lengths: Any, frame: Frame, random: Any) -> tuple[Words, dict[str, Tensor]]:
-    """The same sentences packed, and as a grid of 128 × 128 with its mask."""
+def masked_batch(lengths: Any, frame: Frame, random: Any) -> tuple[Words, tuple[Tensor, ...]]:
+    """The same sentences packed, and as a grid of 128 × 128: its ids, labels and mask."""
     rows = [random.integers(1000, 30_522, n - 1).tolist() for n in lengths]
     side = pack_rows(Rows.from_lists(rows), np.arange(len(rows)), 102, frame)
     chosen = np.sort(random.permutation(side.real)[: int(0.15 * side.real)])
@@ -260,7 +260,7 @@ def masked_batch(lengths: Any, frame: Frame, random: Any) -> tuple[Words, dict[s
     wanted[torch.from_numpy(chosen)] = torch.from_numpy(labels)
     hers = torch.full_like(grid, IGNORE)
     hers[keep] = wanted
-    return mine, {"input_ids": grid, "attention_mask": keep.long(), "labels": hers}
+    return mine, (grid, hers, keep.long())
 
 
 # --- the original base model ---------------------------------------------------------------------
