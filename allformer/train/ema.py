@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from allformer.core.precision import widen
 from allformer.errors import CheckpointError, ConfigError
+from allformer.train.parallel.pieces import local
 
 
 class Ema:
@@ -43,23 +44,23 @@ class Ema:
     @torch.no_grad()
     def update(self) -> None:
         """Take in the weights as they are now; does not wait for the device."""
-        weights = [widen(p.detach()) for p in self.parameters.values()]
-        torch._foreach_lerp_(list(self.average.values()), weights, 1 - self.now)
+        weights = [widen(local(p.detach())) for p in self.parameters.values()]
+        torch._foreach_lerp_([local(x) for x in self.average.values()], weights, 1 - self.now)
         self.updates += 1
 
     @torch.no_grad()
     def settle(self) -> None:
         """Leave the average in the model, for good."""
-        weights = [p.detach() for p in self.parameters.values()]
-        torch._foreach_copy_(weights, list(self.average.values()))
+        weights = [local(p.detach()) for p in self.parameters.values()]
+        torch._foreach_copy_(weights, [local(x) for x in self.average.values()])
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
         """The average stands in the model's tensors meanwhile; then its weights, bit for bit."""
-        weights: list[Tensor] = [p.detach() for p in self.parameters.values()]
+        weights: list[Tensor] = [local(p.detach()) for p in self.parameters.values()]
         kept = [w.clone() for w in weights]
         with torch.no_grad():
-            torch._foreach_copy_(weights, list(self.average.values()))
+            torch._foreach_copy_(weights, [local(x) for x in self.average.values()])
         try:
             yield
         finally:

@@ -19,7 +19,6 @@ import torch
 from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.run import Run, save_run
 from allformer.checkpoint.save import write_json
-from allformer.checkpoint.weights import average, put_weights
 from allformer.config import to_dict
 from allformer.core.model import build
 from allformer.core.precision import pick_device
@@ -34,6 +33,11 @@ from allformer.train.metrics import Metrics
 from allformer.train.objectives import find_objective
 from allformer.train.objectives.objective import Objective
 from allformer.train.outputs import check_directory, told
+from allformer.train.parallel import ALONE, Ranks
+from allformer.train.parallel.checkpoint import take_mean
+from allformer.train.parallel.mesh import launched, own_device, together
+from allformer.train.parallel.quiet import Quiet, silent
+from allformer.train.precision import find_precision
 from allformer.train.progress import Clock, Progress, clock
 from allformer.train.resumed import resumed_recipe, write_recipe
 from allformer.train.sections.common import TrainRecipe
@@ -98,21 +102,35 @@ def train(
         )
     if resume:
         recipe = resumed_recipe(run / RECIPE, overrides)
-    elif checkpoints(run) or (run / "model.safetensors").exists():
-        raise CheckpointError(
-            f"{run} already holds a run; choose another --out, go on with --resume {run}, "
-            f"or remove it"
-        )
     assert recipe is not None
-    check_directory(run, "--resume" if resume else "--out")
-    check_boards(recipe.log)
-    with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
-        objective = open_objective(recipe, corpus, check=not resume)
-        run.mkdir(parents=True, exist_ok=True)
-        with only_one(run):
-            job = Job(objective, run, place, resume, allow_changed_data, compile, profile)
-            with threads(job.threads, place) as said:
-                return job.go(said)
+    place = own_device(place)
+    with together(recipe.parallel, place, run) as ranks:
+        resume = resume or ranks.same(lambda: _goes_on(run, recipe))
+        check_directory(run, "--resume" if resume else "--out")
+        check_boards(recipe.log)
+        with told(run, f"what was kept is as it was: mend it, then --resume {run}"):
+            objective = open_objective(recipe, corpus, check=not resume)
+            run.mkdir(parents=True, exist_ok=True)
+            with only_one(run) if ranks.main else nullcontext():
+                job = Job(
+                    objective, run, place, resume, allow_changed_data, compile, profile, ranks
+                )
+                with threads(job.threads, place) as said:
+                    return job.go(said)
+
+
+def _goes_on(run: Path, recipe: Recipe) -> bool:
+    """Whether a new run is one that a launcher has started again; any other that is there is no
+    place for a new one."""
+    if not checkpoints(run) and not (run / "model.safetensors").exists():
+        return False
+    kept = run / RECIPE
+    if launched() and kept.is_file() and kept.read_text(encoding="utf-8") == recipe.to_yaml():
+        _say(f"{run} holds a run of this recipe: going on with it")
+        return True
+    raise CheckpointError(
+        f"{run} already holds a run; choose another --out, go on with --resume {run}, or remove it"
+    )
 
 
 def open_objective(recipe: Recipe, corpus: Any = None, *, check: bool = True) -> Any:
@@ -136,36 +154,44 @@ class Job:
         allow_changed_data: bool,
         compile: bool | None,
         profile: int = 0,
+        ranks: Ranks = ALONE,
     ) -> None:
         recipe = objective.recipe
         self.objective, self.recipe, self.run, self.device = objective, recipe, run, device
-        self.say = _say
+        self.ranks = ranks
+        self.say = say = _say if ranks.main else silent
+        ranks.check(recipe)
         if resume:
-            check_data(run, objective, allow_changed_data, _say)
-        self.tokenizer = kept_tokenizer(run) if resume else make_tokenizer(objective, _say)
-        if not resume:
+            ranks.same(lambda: check_data(run, objective, allow_changed_data, say))
+        self.tokenizer = ranks.same(
+            lambda: kept_tokenizer(run) if resume else make_tokenizer(objective, say)
+        )
+        if not resume and ranks.main:
             self.tokenizer.save(run)
-        objective.encode(self.tokenizer, _say)
+        ranks.first(lambda: objective.encode(self.tokenizer, say))
         torch.manual_seed(recipe.train.seed)
+        cradle = ranks.cradle(device)
         if resume:
             tree = read_config_of(run / "config.json")
-            self.model: Any = build(tree, device=device).train()
+            self.model: Any = build(tree, device=cradle).train()
         else:
             tree = objective.config(Vocabulary.of(self.tokenizer))
-            self.model = begin(recipe.model, tree, device, _say).train()
+            self.model = begin(recipe.model, tree, cradle, say).train()
         self.model.provenance.generation = objective.generation(tree)
         self.parameters = sum(p.numel() for p in self.model.parameters())
-        self.compile = device.type == "cuda" if compile is None else compile
+        self.compile = ranks.compiles(compile, device)
         if recipe.train.recompute != "none":
             self.model.recompute(recipe.train.recompute)
-        self.stepper = Stepper(self.model, objective, self._settings())
-        self.frame = objective.frame() if self.compile else None
+        ranks.prepare(self.model, device, find_precision(recipe.train.precision, device).dtype)
+        ranks.seed(recipe.train.seed)
+        self.stepper = Stepper(self.model, objective, self._settings(), ranks)
+        self.frame = objective.frame() if self.compile or ranks.framed else None
         self.steps = self._steps()
         self.step, self.place, self.seconds = 0, Place(), 0.0
         self.window = Window(objective.terms, self.stepper.scaler is not None)
         self.best = Best(run, recipe.train.best) if recipe.train.best else None
         if resume:
-            state = load_state(run, self.model, self.stepper, _say)
+            state = load_state(run, self.model, self.stepper, say)
             self.step, self.seconds = state["step"], state["seconds"]
             self.place = Place(*state["place"])
             self.window.restore(state.get("window", ()), device)
@@ -173,11 +199,13 @@ class Job:
         tokens = recipe.train.batch_tokens
         kept = state.get("threads") if resume else None
         self.threads: int = kept or pick_threads(tokens, self.parameters)
-        self._write_beginning(resume)
-        self.watch = Watch(run, recipe, self.stepper, self.step, self.steps, profile)
+        if ranks.main:
+            self._write_beginning(resume)
+        writes = ranks.main
+        self.watch = Watch(run, recipe, self.stepper, self.step, self.steps, profile, writes=writes)
         if resume:
             self.watch.restore(state.get("watch", {}))
-        self.metrics = Metrics(run, self.step, self.watch.boards)
+        self.metrics: Any = Metrics(run, self.step, self.watch.boards) if writes else Quiet()
 
     # --- preparing ------------------------------------------------------------------------------
 
@@ -192,7 +220,8 @@ class Job:
                 f"train.epochs={asked.epochs}: a stream has no end that is known; give train.steps"
             )
         batches = cut(self.objective.lengths(parts[0]), asked, 0, self.frame)
-        return max(1, math.ceil(asked.epochs * len(batches) / asked.accumulate))
+        each = asked.accumulate * self.ranks.turn[1]
+        return max(1, math.ceil(asked.epochs * len(batches) / each))
 
     def _settings(self) -> StepSettings:
         asked = self.recipe.train
@@ -222,18 +251,20 @@ class Job:
         self.say(
             f"model: {self.parameters:,} parameters, {self.stepper.precision} on {self.device.type}"
             + (", compiled" if self.compile else "")
+            + self.ranks.told
         )
         if about_threads:
             self.say(about_threads)
         source = prefetch(self.batches())
-        progress = Progress(self.steps, self.step)
+        progress: Any = Progress(self.steps, self.step) if self.ranks.main else Quiet()
         self.watch.say = progress.say
         self.clock = Clock(self.seconds)
         try:
-            with interrupts() as interrupted:
+            with interrupts(patient=self.ranks.world > 1) as signals:
                 while self.step < self.steps:
                     self._advance(source)
                     last = self.step == self.steps
+                    interrupted = self.ranks.any(bool(signals))
                     if self.step % every == 0 or last:
                         progress.update(self.step, **self._log())
                     elif self.device.type == "cpu":  # reading a result waits for nothing here
@@ -243,6 +274,7 @@ class Job:
                     if self.step % settings.save_every == 0 or last or interrupted:
                         self._save()
                     if interrupted and not last:
+                        self.ranks.settle()
                         raise Interrupted(
                             f"stopped at step {self.step:,} of {self.steps:,}, all is saved: "
                             f"go on with `allformer train --resume {self.run}`"
@@ -257,7 +289,8 @@ class Job:
 
     def batches(self) -> Iterator[tuple[Any, Place]]:
         """Micro-batches from where the run is, each with the place after it."""
-        items = micro_batches(self.objective, self.recipe.train, self.frame, self.place)
+        settings, turn = self.recipe.train, self.ranks.turn
+        items = micro_batches(self.objective, settings, self.frame, self.place, turn)
         if self.device.type != "cuda":
             return items
         return ((mapped(batch, lambda x: x.pin_memory()), place) for batch, place in items)
@@ -301,19 +334,27 @@ class Job:
     def _judge(self) -> None:
         """The first step since the last report that is not finite stops the training."""
         bad = self.watch.judge(self.window, self._rate)
+        if bad is not None and self.ranks.world > 1:
+            raise TrainingError(
+                f"the loss or its gradient is not finite at step {bad.step:,} (learning rate "
+                f"{self._rate(bad.step):.3g}); try a lower optim.rate or a longer schedule.warmup. "
+                f"A single process says where it begins: `allformer train --resume {self.run}` "
+                f"with --set parallel.data=1 (and shard, tensor, context, pipeline)"
+            )
         if bad is not None:
             rate = self._rate(bad.step)
             kept = self.watch.keep(bad, rate, "the loss or its gradient is not finite", self.step)
             raise explain_nonfinite(self.stepper, bad, rate, kept)
 
     def _validate(self, **extra: Any) -> dict[str, Any]:
-        found = validate(
-            self.objective,
-            self.model,
-            self.objective.validation,
-            batch_tokens=self.recipe.train.batch_tokens,
-            dtype=self.stepper.dtype,
-        )
+        with self.ranks.looking(self.model) as model:
+            found = validate(
+                self.objective,
+                model,
+                self.objective.validation,
+                batch_tokens=self.recipe.train.batch_tokens,
+                dtype=self.stepper.dtype,
+            )
         row = {
             "step": self.step,
             "seconds": round(self.seconds, 3),
@@ -324,9 +365,16 @@ class Job:
             first = found.get(f"nll_{self.objective.terms[0]}", found["nll"])
             row["validation_perplexity"] = math.exp(min(first, 700))
         # Before the row: a run that ends between the two looks again, one after them does not.
-        best = self.best is not None and not extra and self.best.see(self.model, self.step, found)
+        best = self.best is not None and not extra and self._is_best(self.best, found)
         self.metrics.add(**row)
         return {**row, "best": True} if best else row
+
+    def _is_best(self, best: Best, found: dict[str, float]) -> bool:
+        whole = self.ranks.whole(self.model)
+        better = self.ranks.same(lambda: best.see(whole, self.step, found))
+        if better and not self.ranks.main:
+            self.best = Best(self.run, best.figure)  # as it is on the disk now
+        return better
 
     def _validate_and_tell(self) -> str:
         with self.clock.paused(), self._averaged():
@@ -354,10 +402,14 @@ class Job:
 
     def _finish(self) -> TrainResult:
         """Take the final weights, validate them, write the run."""
+        self.ranks.settle()
         count, which = self._take_weights()
         row = self._validate(averaged=count)
-        save_run(self.run, self.model.eval(), self.tokenizer)
-        self._keep_predictions()
+        self.model = self.ranks.whole(self.model).eval()
+        if self.ranks.main:
+            save_run(self.run, self.model, self.tokenizer)
+            self._keep_predictions()
+        self.ranks.wait()
         self.say(f"done in {clock(self.seconds)}: {told_figures(row)} ({which}), in {self.run}")
         nll = row["validation_nll"]
         if self.objective.perplexity and self._diverged(nll):
@@ -379,17 +431,18 @@ class Job:
         """The best ones where the recipe names a figure, else the moving average, else the mean of
         the last checkpoints."""
         if self.best is not None:
-            if not any("validation_nll" in r and r["step"] == self.step for r in self.metrics.rows):
+            rows = self.ranks.same(lambda: self.metrics.rows)
+            if not any("validation_nll" in r and r["step"] == self.step for r in rows):
                 with self._averaged():
                     self._validate()  # the last step may be the best
             if (found := self.best.read(self.say)) is not None:
-                put_weights(self.model, found, "the best")
+                self.ranks.put(self.model, found, "the best")
                 return 1, self.best.told
         if self.stepper.ema is not None:
             self.stepper.ema.settle()
             return 1, f"moving average of {self.stepper.ema.decay:g}"
-        last = self._good_checkpoints()[-self.recipe.train.average :]
-        put_weights(self.model, average([c / "model.safetensors" for c in last]), "the mean")
+        last = self.ranks.same(self._good_checkpoints)[-self.recipe.train.average :]
+        take_mean(last, self.ranks.holding(self.model))
         return len(last), f"mean of {len(last)} checkpoints"
 
     def _keep_predictions(self) -> None:

@@ -13,9 +13,10 @@ from allformer.train.recipe import Recipe, read_override, read_recipe
 MAY_CHANGE = (
     "train.steps", "train.epochs", "optim.rate", "optim.clip", "schedule.kind", "schedule.warmup",
     "schedule.floor", "schedule.decay", "schedule.shape", "train.smoothing", "train.z_loss",
-    "train.validate_every", "train.save_every", "train.average", "train.keep", "log.every",
-    "log.tensorboard", "log.wandb", "log.statistics", "log.spike", "decode.beams",
-    "decode.length_penalty",
+    "train.accumulate", "train.validate_every", "train.save_every", "train.average", "train.keep",
+    "log.every", "log.tensorboard", "log.wandb", "log.statistics", "log.spike", "decode.beams",
+    "decode.length_penalty", "parallel.data", "parallel.shard", "parallel.tensor",
+    "parallel.context", "parallel.pipeline",
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from allformer.train.ema import Ema
 from allformer.train.float8 import use_float8
 from allformer.train.objectives.objective import Objective
 from allformer.train.optim import AdamW, Optim, make_optimizer
+from allformer.train.parallel import ALONE, Ranks
 from allformer.train.precision import find_precision
 
 _WIDE = torch.float64
@@ -57,13 +58,19 @@ class Result:
 class Stepper:
     """Owns the optimiser: `stepper(batches, rate)` does one step on a list of micro-batches."""
 
-    def __init__(self, model: Any, objective: Objective[Any, Any], settings: StepSettings) -> None:
-        self.model, self.objective, self.settings = model, objective, settings
+    def __init__(
+        self,
+        model: Any,
+        objective: Objective[Any, Any],
+        settings: StepSettings,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.model, self.objective, self.settings, self.ranks = model, objective, settings, ranks
         device = model.device
         self.on_gpu = device.type == "cuda"
-        can = settings.optim.captures  # else its rate is a plain number
-        self.rate = torch.zeros((), device=device) if self.on_gpu and can else None
-        self.captures = self.on_gpu and settings.optim.captures
+        # A step that can be captured has its rate on the device, else it is a plain number.
+        self.captures = self.on_gpu and settings.optim.captures and ranks.world == 1
+        self.rate = torch.zeros((), device=device) if self.captures else None
         self.optimizer: Any = make_optimizer(
             settings.optim,
             model,
@@ -89,36 +96,36 @@ class Stepper:
                 group["lr"] = rate
         if self.rate is not None:
             self.rate.fill_(rate)
-        tokens = sum(batch.tokens for batch in batches)
-        each = [self.objective.counts(batch) for batch in batches]
-        counts = tuple(map(sum, zip(*each, strict=True)))
+        each = [(batch.tokens, *self.objective.counts(batch)) for batch in batches]
+        tokens, *counts = self.ranks.total(tuple(map(sum, zip(*each, strict=True))))
         if self._can_replay(batches):
             loss, nlls, norm = self._replay(batches[0], weights(counts))
         else:
             loss, nlls, norm = self._step(batches, torch.tensor(weights(counts), dtype=_WIDE))
         if self.ema is not None:
             self.ema.update()
-        return Result(loss, nlls, norm, counts, tokens)
+        return Result(loss, nlls, norm, tuple(counts), tokens)
 
     def _step(self, batches: Sequence[Batch], weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self.optimizer.zero_grad(set_to_none=True)
         compute = self._loss or self.plain_loss
-        losses, nlls = [], []
-        for batch in batches:
+
+        def one(batch: Batch) -> tuple[Tensor, Tensor]:
             loss, nll = compute(uncounted(batch))
-            mean = (loss.reshape(-1) * weight.to(loss)).sum()
-            torch.autograd.backward(mean if self.scaler is None else self.scaler.scale(mean))
-            losses.append(mean.detach())
-            nlls.append(nll.detach().reshape(-1))
-        norm = self._update()
-        return torch.stack(losses).sum(), torch.stack(nlls).sum(0), norm
+            return (loss.reshape(-1) * weight.to(loss)).sum(), nll
+
+        loss, nlls = self.ranks.work(one, self._backward, batches, weight.numel())
+        return loss, nlls, self._update()
+
+    def _backward(self, mean: Tensor) -> None:
+        torch.autograd.backward(mean if self.scaler is None else self.scaler.scale(mean))
 
     def _update(self) -> Tensor:
         """Clip and step; a gradient that is not finite changes nothing."""
         optimizer, clip = self.optimizer, self.settings.optim.clip
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
-        norm = self.gradient_norm()
+        norm = self.ranks.norm(self.model)
         if self.settings.optim.clips_inside and self.scaler is None:
             # It divides by grad_scale and leaves the weights alone where found_inf is set:
             # clipping costs no pass of its own.
@@ -135,11 +142,6 @@ class Stepper:
         elif bool(norm.isfinite()):
             optimizer.step()
         return norm
-
-    def gradient_norm(self) -> Tensor:
-        """Of all gradients together."""
-        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return torch.nn.utils.get_total_norm(grads)
 
     def plain_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The objective's, not compiled."""
@@ -163,7 +165,7 @@ class Stepper:
     # --- the whole step as one CUDA graph: a small model is limited by launching kernels ---------
 
     def _can_replay(self, batches: Sequence[Batch]) -> bool:
-        wanted = self.captures and self.settings.compile
+        wanted = self.captures and self.settings.compile and self.ranks.world == 1
         return wanted and self.scaler is None and len(batches) == 1
 
     def _replay(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:

@@ -27,20 +27,31 @@ class Place:
 
 
 def micro_batches(
-    objective: Objective[Any, Any], train: TrainRecipe, frame: Frame | None, begin: Place
+    objective: Objective[Any, Any],
+    train: TrainRecipe,
+    frame: Frame | None,
+    begin: Place,
+    turn: tuple[int, int] = (0, 1),
 ) -> Iterator[tuple[Any, Place]]:
     """Endless micro-batches from `begin` on, each with the place after it.
 
     The next chunk's examples are made while this one's are used: a GPU would wait for them
-    otherwise.
+    otherwise. Where several ranks take `turn`s, each gets the batch that is its own of every so
+    many, and the place after all of them.
     """
-    skip = begin.batch
+    skip, (mine, ranks) = begin.batch, turn
+    left, own = ranks, None
     parts = prefetch(_chunks(objective, begin), ahead=1)
     try:
         for epoch, chunk, examples in parts:
             batches = cut(objective.lengths(examples), train, epoch, frame, chunk)
             for number, index in enumerate(batches[skip:], skip + 1):
-                yield objective.collate(examples, index, frame), Place(epoch, number, chunk)
+                if ranks - left == mine:
+                    own = objective.collate(examples, index, frame)
+                left -= 1
+                if not left:
+                    yield own, Place(epoch, number, chunk)
+                    left = ranks
             skip = 0
     finally:
         parts.close()
