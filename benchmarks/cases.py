@@ -26,6 +26,7 @@ from allformer.families import bert, gpt2, llama
 from allformer.families.original import transformer
 from allformer.train.batch import Frame, moved, pack_rows
 from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
+from allformer.train.optim import AdamW
 from allformer.train.step import Stepper, StepSettings
 
 VOCAB = 37_000
@@ -69,6 +70,9 @@ class WordLoss:
             hidden = hidden.index_select(0, batch.places)
         return model.vocab_head.score(hidden, batch.labels.flatten(), smoothing)
 
+    def counts(self, batch: Words) -> tuple[int, ...]:
+        return (batch.tokens,)
+
 
 def our_step(tree: Model, objective: Any, settings: StepSettings, recompute: Any = None) -> Step:
     """The step that `allformer train` runs: it clips gradients as well."""
@@ -78,15 +82,14 @@ def our_step(tree: Model, objective: Any, settings: StepSettings, recompute: Any
     stepper = Stepper(model, objective, settings)
 
     def step(batch: Any) -> Tensor:
-        result = stepper([batch], 1e-4)
-        return result.loss / result.tokens
+        return stepper([batch], 1e-4).loss
 
     return step
 
 
 def settings(smoothing: float) -> StepSettings:
-    betas = (0.9, 0.95)
-    return StepSettings(smoothing, 1.0, betas, 1e-8, 0.1, precision="bf16", compile=True)
+    optim = AdamW(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
+    return StepSettings(optim, smoothing, precision="bf16", compile=True)
 
 
 class Mean(nn.Module):
