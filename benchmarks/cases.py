@@ -244,20 +244,22 @@ def bert_tree(fields: dict[str, Any]) -> Model:
     return bert.read(named, "BertForMaskedLM", ())
 
 
-def masked_batch(lengths: Any, frame: Frame, random: Any) -> tuple[Words, tuple[Tensor, ...]]:
-    """The same sentences packed, and as a grid of 128 × 128: its ids, labels and mask."""
+def masked_batch(
+    lengths: Any, frame: Frame | None, random: Any, width: int = 128
+) -> tuple[Words, tuple[Tensor, ...]]:
+    """The same sentences packed, and as a grid so wide: its ids, labels and mask."""
     rows = [random.integers(1000, 30_522, n - 1).tolist() for n in lengths]
     side = pack_rows(Rows.from_lists(rows), np.arange(len(rows)), 102, frame)
     chosen = np.sort(random.permutation(side.real)[: int(0.15 * side.real)])
     labels = side.ids[chosen].copy()
     side.ids[chosen] = 103
-    most = int(0.15 * frame.tokens)
+    most = int(0.15 * (side.real if frame is None else frame.tokens))
     spare = np.setdiff1d(np.arange(side.real), chosen)[: most - len(chosen)]
     places = torch.from_numpy(np.concatenate([chosen, spare]))
     said = torch.from_numpy(np.concatenate([labels, np.full(len(spare), IGNORE)]))
     mine = Words(torch.from_numpy(side.ids), side.packed(), said, places, len(chosen))
-    grid = torch.zeros(len(rows), 128, dtype=torch.long)
-    keep = torch.arange(128) < torch.from_numpy(lengths)[:, None]
+    grid = torch.zeros(len(rows), width, dtype=torch.long)
+    keep = torch.arange(width) < torch.from_numpy(lengths)[:, None]
     grid[keep] = mine.ids[: side.real]
     wanted = torch.full((side.real,), IGNORE)
     wanted[torch.from_numpy(chosen)] = torch.from_numpy(labels)
