@@ -147,7 +147,7 @@ def _drops(block: config.Block) -> bool:
 def _draws(layer: Any, plan: Any, memory_plan: Any) -> bool:
     """Whether a layer by fused kernels draws from torch's generator: its masks are by seeds drawn
     before, but for those inside attention that torch computes."""
-    mixers = [(layer.attention.mixer, plan)]
+    own = [(layer.attention.mixer, plan)]
     if layer.has_cross:
-        mixers.append((layer.cross.mixer, memory_plan))
-    return layer.training and any(m.dropout > 0 and not m.takes_whole(p) for m, p in mixers)
+        own.append((layer.cross.mixer, memory_plan))
+    return layer.training and any(m.dropout > 0 and not m.takes_whole(p) for m, p in own)
