@@ -41,6 +41,8 @@ class Feed(nn.Module):
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether one kernel does all between the products; changed or replaced layers do not."""
+        if not feed_serves(x, self.kind):
+            return False
         layers = [layer for layer in (self.up, self.gate, self.down) if layer is not None]
         plain = all(
             type(layer) is Linear and layer.delta is None and layer.weight.dtype == torch.float32

@@ -38,10 +38,10 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight.dtype == torch.float32 and ready(x, self.weight, self.bias):
+        if x.is_cuda and self.weight.dtype == torch.float32 and ready(x, self.weight, self.bias):
             y = linear(x, self.weight, self.addend(torch.float32))
-            return y if self.delta is None else self.delta(x, y)
-        y = matmul(x, cast(self.weight, x.dtype), self.addend(x.dtype))
+        else:
+            y = matmul(x, cast(self.weight, x.dtype), self.addend(x.dtype))
         return y if self.delta is None else self.delta(x, y)
 
     def addend(self, dtype: torch.dtype) -> Tensor | None:
