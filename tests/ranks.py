@@ -84,7 +84,7 @@ def batch_of(config: Model, number: int) -> Any:
     return LineBatch(ids, layout, labels, count)
 
 
-def fresh(config: Model, dtype: torch.dtype = torch.float64) -> Any:
+def build_fresh(config: Model, dtype: torch.dtype = torch.float64) -> Any:
     return make_loud(build(config, seed=0).to(dtype), 1).train()
 
 
@@ -111,12 +111,12 @@ def train_steps(stepper: Stepper, config: Model, ranks: int, steps: Sequence[int
 
 def alone(config: Model, readers: int, steps: int = STEPS) -> tuple[Stepper, list[Any]]:
     """A single process on all micro-batches: its stepper and its rows."""
-    stepper = Stepper(fresh(config), objective_of(config), SETTINGS)
+    stepper = Stepper(build_fresh(config), objective_of(config), SETTINGS)
     return stepper, train_steps(stepper, config, readers, range(steps))
 
 
 def stepper_on(config: Model, ranks: Any) -> Stepper:
-    model = fresh(config)
+    model = build_fresh(config)
     ranks.prepare(model, torch.device("cpu"), None)
     return Stepper(model, objective_of(config), SETTINGS, ranks)
 
@@ -170,6 +170,24 @@ def check_plans(plans: Sequence[dict[str, int]], configs: dict[str, Model]) -> N
     """Several plans in the same processes: to start them is what takes time."""
     for sizes in plans:
         check_plan(sizes, configs)
+
+
+def check_recomputed(
+    plans: Sequence[dict[str, int]], configs: dict[str, Model], mode: str, carried: bool
+) -> None:
+    """The same with activations that are made again, and (`carried`) along the way of the fused
+    kernels, in their plain forms."""
+    plain = build_fresh
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.ranks.build_fresh", lambda *args: _recomputing(plain(*args), mode))
+        if carried:
+            patch.setattr("allformer.core.stack.ready", lambda x: torch.is_grad_enabled())
+        check_plans(plans, configs)
+
+
+def _recomputing(model: Any, mode: str) -> Any:
+    model.recompute(mode)
+    return model
 
 
 def check_ways(run: Path, plans: Sequence[dict[str, int]], config: Model) -> None:

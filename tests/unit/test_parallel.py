@@ -102,6 +102,14 @@ def test_every_slot_of_the_config_can_be_shared_out(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "carried"), [("layers", False), ("selective", False), ("layers", True), (None, True)]
+)
+def test_activations_can_be_made_again_on_every_plan(mode, carried, tmp_path):
+    ranks.start(2, tmp_path, ranks.check_recomputed, PLANS, THREE, mode, carried)
+
+
+@pytest.mark.slow
 def test_layers_that_share_weights_and_narrow_tables_can_be_cut_too(tmp_path):
     plans = [plan for plan in PLANS if "pipeline" not in plan]
     odd = {"encoder narrow": KINDS["encoder narrow"]}

@@ -113,6 +113,8 @@ def together(asked: ParallelRecipe, device: torch.device, run: Path) -> Iterator
         told = _lost(error, run) if ranks.world > 1 else None
         if told is not None:
             raise told if dist.get_rank() < 2 else SystemExit(1) from None
+        if not ranks.main and getattr(error, "exit_status", 1) == 130:  # Ctrl-C: one says so
+            raise SystemExit(130) from None
         if not ranks.main:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)

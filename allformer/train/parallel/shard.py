@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 
 from allformer.core.block import Block
 from allformer.train.parallel.data import Task
@@ -33,6 +38,7 @@ class Shards:
         for module in list(model.modules()):
             if isinstance(module, Block):
                 fully_shard(module, mesh=mesh, mp_policy=policy)
+                register_fsdp_forward_method(module, "carry")  # its other way, by fused kernels
         root: Any = Task(model)
         self.root: Any = root
         fully_shard(root, mesh=mesh)
