@@ -26,6 +26,7 @@ from allformer.families import bert, gpt2, llama
 from allformer.families.original import transformer
 from allformer.train.batch import Frame, moved, pack_rows
 from allformer.train.objectives.seq2seq import PairBatch, Seq2Seq
+from allformer.train.optim import AdamW
 from allformer.train.step import Stepper, StepSettings
 
 VOCAB = 37_000
@@ -69,6 +70,9 @@ class WordLoss:
             hidden = hidden.index_select(0, batch.places)
         return model.vocab_head.score(hidden, batch.labels.flatten(), smoothing)
 
+    def counts(self, batch: Words) -> tuple[int, ...]:
+        return (batch.tokens,)
+
 
 def our_step(tree: Model, objective: Any, settings: StepSettings, recompute: Any = None) -> Step:
     """The step that `allformer train` runs: it clips gradients as well."""
@@ -78,15 +82,14 @@ def our_step(tree: Model, objective: Any, settings: StepSettings, recompute: Any
     stepper = Stepper(model, objective, settings)
 
     def step(batch: Any) -> Tensor:
-        result = stepper([batch], 1e-4)
-        return result.loss / result.tokens
+        return stepper([batch], 1e-4).loss
 
     return step
 
 
 def settings(smoothing: float) -> StepSettings:
-    betas = (0.9, 0.95)
-    return StepSettings(smoothing, 1.0, betas, 1e-8, 0.1, precision="bf16", compile=True)
+    optim = AdamW(betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, clip=1.0)
+    return StepSettings(optim, smoothing, precision="bf16", compile=True)
 
 
 class Mean(nn.Module):
@@ -96,8 +99,8 @@ class Mean(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, given: dict[str, Tensor], padded: bool) -> Tensor:
-        return self.model(**given).loss
+    def forward(self, input_ids: Tensor, labels: Tensor, mask: Tensor | None, _: bool) -> Tensor:
+        return self.model(input_ids=input_ids, labels=labels, attention_mask=mask).loss
 
 
 def hugging_face(make: Callable[[], nn.Module]) -> Callable[[], Step]:
@@ -173,7 +176,7 @@ def gpt2_case(args: Any) -> Case:
 
     def transformers() -> Step:
         step = named()
-        return lambda pair: step({"input_ids": pair[0], "labels": pair[0]})
+        return lambda pair: step((pair[0], pair[0], None))
 
     peers = {"transformers": transformers}
     if args.nanogpt:
@@ -188,7 +191,7 @@ def llama_case(args: Any) -> Case:
     fields = llama.PRESETS["llama-2-7b"] | llama.sizes(2048, 22, 32, 4, 5632, 32_000, 4096)
     tree = llama.FAMILY.make(fields)
     ours = full_rows(8, 4096, 32_000, 2)
-    theirs = [{"input_ids": batch.ids, "labels": batch.ids} for batch in ours]
+    theirs = [(batch.ids, batch.ids, None) for batch in ours]
 
     def hers() -> nn.Module:
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -219,7 +222,7 @@ def bert_case(args: Any) -> Case:
         mine, hers = masked_batch(row, frame, random)
         tokens += int(row.sum())
         ours.append(moved(mine, "cuda"))
-        theirs.append({name: x.cuda() for name, x in hers.items()})
+        theirs.append(tuple(x.cuda() for x in hers))
 
     def make() -> nn.Module:
         from transformers import BertConfig, BertForMaskedLM
@@ -241,26 +244,28 @@ def bert_tree(fields: dict[str, Any]) -> Model:
     return bert.read(named, "BertForMaskedLM", ())
 
 
-def masked_batch(lengths: Any, frame: Frame, random: Any) -> tuple[Words, dict[str, Tensor]]:
-    """The same sentences packed, and as a grid of 128 × 128 with its mask."""
+def masked_batch(
+    lengths: Any, frame: Frame | None, random: Any, width: int = 128
+) -> tuple[Words, tuple[Tensor, ...]]:
+    """The same sentences packed, and as a grid so wide: its ids, labels and mask."""
     rows = [random.integers(1000, 30_522, n - 1).tolist() for n in lengths]
     side = pack_rows(Rows.from_lists(rows), np.arange(len(rows)), 102, frame)
     chosen = np.sort(random.permutation(side.real)[: int(0.15 * side.real)])
     labels = side.ids[chosen].copy()
     side.ids[chosen] = 103
-    most = int(0.15 * frame.tokens)
+    most = int(0.15 * (side.real if frame is None else frame.tokens))
     spare = np.setdiff1d(np.arange(side.real), chosen)[: most - len(chosen)]
     places = torch.from_numpy(np.concatenate([chosen, spare]))
     said = torch.from_numpy(np.concatenate([labels, np.full(len(spare), IGNORE)]))
     mine = Words(torch.from_numpy(side.ids), side.packed(), said, places, len(chosen))
-    grid = torch.zeros(len(rows), 128, dtype=torch.long)
-    keep = torch.arange(128) < torch.from_numpy(lengths)[:, None]
+    grid = torch.zeros(len(rows), width, dtype=torch.long)
+    keep = torch.arange(width) < torch.from_numpy(lengths)[:, None]
     grid[keep] = mine.ids[: side.real]
     wanted = torch.full((side.real,), IGNORE)
     wanted[torch.from_numpy(chosen)] = torch.from_numpy(labels)
     hers = torch.full_like(grid, IGNORE)
     hers[keep] = wanted
-    return mine, {"input_ids": grid, "attention_mask": keep.long(), "labels": hers}
+    return mine, (grid, hers, keep.long())
 
 
 # --- the original base model ---------------------------------------------------------------------

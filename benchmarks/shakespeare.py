@@ -29,6 +29,7 @@ from torch import Tensor
 import allformer as af
 from allformer.core.layout import Grid
 from allformer.families import gpt2
+from allformer.train.optim import AdamW
 from allformer.train.step import Stepper, StepSettings
 
 ROWS, WIDTH, LAYERS = 64, 256, 6
@@ -69,7 +70,8 @@ def rate_at(step: int, steps: int) -> float:
 
 
 def our_loop(model: Any, train: Tensor, steps: int) -> Callable[[int], Tensor]:
-    settings = StepSettings(0.0, 1.0, (0.9, 0.99), 1e-8, 0.1, precision="bf16", compile=True)
+    optim = AdamW(betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1, clip=1.0)
+    settings = StepSettings(optim, 0.0, precision="bf16", compile=True)
     stepper = Stepper(model, WordLoss("decoder"), settings)
     text, grid = train.cuda(), Grid(ROWS, WIDTH)
     spread = torch.arange(WIDTH + 1, device="cuda")
@@ -78,7 +80,7 @@ def our_loop(model: Any, train: Tensor, steps: int) -> Callable[[int], Tensor]:
         begin = torch.randint(len(text) - WIDTH - 1, (ROWS, 1), device="cuda")
         ids = text[begin + spread]
         batch = Words(ids[:, :-1], grid, ids[:, 1:], None, ROWS * WIDTH)
-        return stepper([batch], rate_at(number, steps)).nll
+        return stepper([batch], rate_at(number, steps)).loss
 
     return step
 

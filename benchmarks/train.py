@@ -18,7 +18,8 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -65,7 +66,9 @@ def warm(make: Callable[[], Step], batches: Sequence[Any], name: str) -> tuple[S
     return step, peak
 
 
-def measure(case: Case, blocks: int, sides: Any, profiled: bool) -> dict[str, dict[str, float]]:
+def measure(
+    case: Case, blocks: int, sides: Any, profiled: bool, turns: str | None
+) -> dict[str, dict[str, float]]:
     """Warm each side up on all its batches, then time them block by block in turn."""
     makers = {"allformer": case.step, **case.peers}
     makers = {name: make for name, make in makers.items() if not sides or name in sides}
@@ -76,9 +79,10 @@ def measure(case: Case, blocks: int, sides: Any, profiled: bool) -> dict[str, di
         steps[name], peaks[name] = warm(make, batches[name], name)
     compiled = graphs_compiled()
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(blocks):
-        for name, step in steps.items():
-            times[name].append(block(step, batches[name], times[name]))
+    with turn(turns):
+        for _ in range(blocks):
+            for name, step in steps.items():
+                times[name].append(block(step, batches[name], times[name]))
     breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
     if breaks:
         print(f"  {breaks} breaks in graphs")
@@ -89,6 +93,19 @@ def measure(case: Case, blocks: int, sides: Any, profiled: bool) -> dict[str, di
     return {
         name: {"ms": 1000 * statistics.median(times[name]), "gib": peaks[name]} for name in steps
     }
+
+
+@contextmanager
+def turn(path: str | None) -> Iterator[None]:
+    """Alone on the GPU among processes that name the same file."""
+    if path is None:
+        yield
+        return
+    import fcntl
+
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def block(step: Step, batches: Sequence[Any], before: list[float]) -> float:
@@ -135,6 +152,9 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--side", action="append", help="allformer or a peer; else all")
     parser.add_argument("--profile", action="store_true", help="also the kernels of our step")
+    parser.add_argument(
+        "--turns", help="a file: processes that name it warm up at once, are timed in turn"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -147,7 +167,7 @@ def main() -> None:
         torch._dynamo.reset()
         case = CASES[name](args)
         print(f"{name}: {CASES[name].__doc__.split(chr(10))[0]}", flush=True)
-        table = measure(case, args.blocks, args.side, args.profile)
+        table = measure(case, args.blocks, args.side, args.profile, args.turns)
         for side, row in table.items():
             tokens, share = case.tokens / row["ms"] * 1000, case.flops / row["ms"] / 1e9 / limit
             ratio = row["ms"] / table.get("allformer", row)["ms"]

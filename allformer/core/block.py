@@ -29,6 +29,15 @@ class Step(NamedTuple):
     work: Callable[[Tensor], Tensor]
 
 
+class Carried(NamedTuple):
+    """Between layers that run by fused kernels: what the last one has not yet added, how that is to
+    be thinned out, and the seed of this layer's masks."""
+
+    h: Tensor | None
+    before: Thinning
+    seed: Tensor | None
+
+
 class Block(nn.Module):
     """Post-norm: norm(x + dropout(f(x))). Pre-norm: x + dropout(f(norm(x)))."""
 
@@ -56,8 +65,12 @@ class Block(nn.Module):
         memory_plan: Any = None,
         state: LayerState | None = None,
         relation: Relation = PLAIN,
-    ) -> Tensor:
-        """x … dim → the same shape, one layer further."""
+        carried: Carried | None = None,
+    ) -> Any:
+        """x … dim → the same shape, one layer further; with `carried` see `carry`."""
+        if carried is not None:
+            steps = self.steps(plan, memory, memory_plan, state, relation, carried.seed)
+            return self.carry(x, carried, steps)
         for step in self.steps(plan, memory, memory_plan, state, relation):
             x = self.join(x, step)
         return x
@@ -92,14 +105,13 @@ class Block(nn.Module):
         h = tap(self, added, x + F.dropout(step.work(x), self.dropout, self.training))
         return tap(self, normed, step.norm(h))
 
-    def carry(
-        self, x: Tensor, h: Tensor | None, before: Thinning, steps: list[Step], seed: Tensor | None
-    ) -> tuple[Tensor, Tensor | None]:
+    def carry(self, x: Tensor, carried: Carried, steps: list[Step]) -> tuple[Tensor, Tensor | None]:
         """All `steps` as `join` does them, in fused kernels: sum and norm are one pass.
 
-        With pre-norm the last sub-layer's result is not added but handed on, `h`, so that the next
-        layer's norm adds it, thinned out as `before` says.
+        With pre-norm the last sub-layer's result is not added but handed on, so that the next
+        layer's norm adds it.
         """
+        h, before, seed = carried
         for step in steps:
             own = self.thinning(step.name, seed)
             if not self.pre:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.activation import ACT
 from allformer.core.fused.feed import feed_serves, feed_tail
+from allformer.core.fused.linear import linear
 from allformer.core.fused.norm import NOTHING, Thinning
 from allformer.core.fused.random import draw
 from allformer.core.linear import Linear
-from allformer.core.matmul import matmul
-from allformer.core.precision import cast
 from allformer.core.taps import tap
 
 
@@ -41,16 +41,20 @@ class Feed(nn.Module):
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether one kernel does all between the products; changed or replaced layers do not."""
+        if not feed_serves(x, self.kind):
+            return False
         layers = [layer for layer in (self.up, self.gate, self.down) if layer is not None]
-        plain = all(type(layer) is Linear and layer.delta is None for layer in layers)
+        plain = all(
+            type(layer) is Linear and layer.delta is None and layer.weight.dtype == torch.float32
+            for layer in layers
+        )
         return plain and feed_serves(x, self.kind, *(layer.weight for layer in layers))
 
     def _fused(self, x: Tensor, seed: Tensor | None) -> Tensor:
-        up = matmul(x, cast(self.up.weight, x.dtype), None)
-        gate = None if self.gate is None else matmul(x, cast(self.gate.weight, x.dtype), None)
+        up = linear(x, self.up.weight, None)
+        gate = None if self.gate is None else linear(x, self.gate.weight, None)
         biases = self.up.bias, None if self.gate is None else self.gate.bias
         thinning = NOTHING
         if self.training and self.dropout:
             thinning = Thinning(self.dropout, draw(1, x.device)[0] if seed is None else seed, 4)
-        weight, bias = cast(self.down.weight, x.dtype), self.down.addend(x.dtype)
-        return feed_tail(up, gate, biases, self.kind, weight, bias, thinning)
+        return feed_tail(up, gate, biases, self.kind, self.down.weight, self.down.bias, thinning)

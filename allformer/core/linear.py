@@ -12,6 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from allformer.core.fused import ready
+from allformer.core.fused.linear import linear
 from allformer.core.matmul import matmul
 from allformer.core.precision import cast
 
@@ -36,7 +38,10 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = matmul(x, cast(self.weight, x.dtype), self.addend(x.dtype))
+        if x.is_cuda and self.weight.dtype == torch.float32 and ready(x, self.weight, self.bias):
+            y = linear(x, self.weight, self.addend(torch.float32))
+        else:
+            y = matmul(x, cast(self.weight, x.dtype), self.addend(x.dtype))
         return y if self.delta is None else self.delta(x, y)
 
     def addend(self, dtype: torch.dtype) -> Tensor | None:

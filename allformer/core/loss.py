@@ -128,7 +128,7 @@ def linear_cross_entropy(
 
 def _fused(hidden: Tensor, weight: Tensor) -> bool:
     """Whether the kernel serves: half precision on a GPU, plain tensors."""
-    half = trains(hidden.device, hidden.dtype) and not torch.compiler.is_compiling()
+    half = not torch.compiler.is_compiling() and trains(hidden.device, hidden.dtype)
     return half and type(hidden) is Tensor and type(weight) in (Tensor, nn.Parameter)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from allformer import config
 from allformer.core import mixers, relatives, sources  # noqa: F401  (registers them)
-from allformer.core.block import Block
+from allformer.core.block import Block, Carried
 from allformer.core.fused import ready
 from allformer.core.fused.norm import NOTHING, Thinning, norm_of_sum
 from allformer.core.fused.random import draw
@@ -82,7 +82,8 @@ class Stack(nn.Module):
         outside: Plans = {}
         fused = cache is None and ready(x)
         seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
-        h, before = None, NOTHING
+        h: Tensor | None = None
+        before = NOTHING
         for i, j in enumerate(self.order):
             layer: Any = self.layers[j]
             state = None if cache is None else cache[i]
@@ -93,12 +94,14 @@ class Stack(nn.Module):
                 memory_plan = _once(outside, layer.cross.mixer, wide)
             if fused:
                 seed = None if seeds is None else seeds[i]
-                x, h = self._carry(
-                    layer, x, h, before, (plan, memory, memory_plan, None, relation, seed)
-                )
+                carried = Carried(h, before, seed)
+                x, h = recomputed(
+                    self.recompute, _draws(layer, plan, memory_plan), layer,
+                    x, plan, memory, memory_plan, None, relation, carried,
+                )  # fmt: skip
                 before = layer.thinning("feed", seed)
                 continue
-            args = (x, plan, memory, memory_plan, state, relation)
+            args = (x, plan, memory, memory_plan, state, relation, None)
             if listening() and i != j:
                 with speaking_as(layer, f"{self.path}.{i}"):
                     x = layer(*args)
@@ -112,19 +115,6 @@ class Stack(nn.Module):
         elif self.final_norm is not None:
             x = self.final_norm(x)
         return F.dropout(tap(self, "output", x), self.config.final_dropout, self.training)
-
-    def _carry(
-        self, layer: Block, x: Tensor, h: Tensor | None, before: Thinning, scenery: tuple[Any, ...]
-    ) -> tuple[Tensor, Tensor | None]:
-        """One layer by fused kernels; see `Block.carry`."""
-
-        def run(x: Tensor, h: Tensor | None) -> tuple[Tensor, Tensor | None]:
-            return layer.carry(x, h, before, layer.steps(*scenery), scenery[-1])
-
-        # Masks are by seeds that were drawn before, but for those of attention's own kernels.
-        random = self.training and layer.attention.mixer.dropout > 0
-        out: tuple[Tensor, Tensor | None] = recomputed(self.recompute, random, run, x, h)
-        return out
 
     def _settle(self, x: Tensor, h: Tensor | None, before: Thinning) -> Tensor:
         """What the last layer has handed on, added; and the final norm."""
@@ -152,3 +142,12 @@ def _drops(block: config.Block) -> bool:
     """Whether anything is dropped out in a layer."""
     inner = block.attention.dropout or (block.cross is not None and block.cross.dropout)
     return bool(block.dropout or block.feed.dropout or inner)
+
+
+def _draws(layer: Any, plan: Any, memory_plan: Any) -> bool:
+    """Whether a layer by fused kernels draws from torch's generator: its masks are by seeds drawn
+    before, but for those inside attention that torch computes."""
+    own = [(layer.attention.mixer, plan)]
+    if layer.has_cross:
+        own.append((layer.cross.mixer, memory_plan))
+    return layer.training and any(m.dropout > 0 and not m.takes_whole(p) for m, p in own)

@@ -16,6 +16,7 @@ import allformer as af
 from allformer.core import stack as core_stack
 from allformer.core.activation import ACT
 from allformer.core.fused import feed, has_triton, norm
+from allformer.core.fused.linear import linear
 from allformer.core.fused.norm import Thinning, add_norm, norm_of_sum
 from allformer.core.fused.random import draw, kept, thin
 from allformer.core.fused.rotary import turn_fused
@@ -34,7 +35,8 @@ kernels = pytest.mark.skipif(
     reason="no CUDA device, nor Triton's interpreter (TRITON_INTERPRET=1)",
 )
 on_gpu = pytest.mark.skipif(not (CUDA and has_triton()), reason="no CUDA device with Triton")
-DTYPES = [torch.float32, torch.bfloat16] if CUDA else [torch.float32]
+FP32, BF16 = pytest.param(torch.float32, id="fp32"), pytest.param(torch.bfloat16, id="bf16")
+DTYPES = [FP32, BF16] if CUDA else [FP32]
 SEED = torch.tensor([0x1234_5678_9ABC_DEF], device=DEVICE)
 
 
@@ -135,7 +137,7 @@ def test_feed_forward_is_the_plain_one(dtype, act, gated, dropout):
     """In double precision: rounded before a ReLU, numbers near zero would change sides."""
     up, gate = random(21, 300, dtype=dtype), random(21, 300, dtype=dtype) if gated else None
     biases = random(300), random(300) if gated else None
-    parts = [up, gate, *biases, random(16, 300, dtype=dtype), random(16, dtype=dtype)]
+    parts = [up, gate, *biases, random(16, 300).to(dtype).float(), random(16)]
     mine, hers = ([None if x is None else x.to(kind or x.dtype).requires_grad_() for x in parts]
                   for kind in (None, torch.float64))  # fmt: skip
     thinning = Thinning(dropout, SEED[0], 4)
@@ -402,3 +404,27 @@ def test_a_cpu_runs_the_plain_way(monkeypatch):
     model = af.build(transformer(16, 2, 24, 1, vocab=VOCAB), seed=0).train()
     ids = torch.randint(4, VOCAB, (2, 5))
     assert model(input_ids=ids, labels=ids).loss.isfinite()
+
+
+@kernels
+@pytest.mark.parametrize("shape", [(3, 5), (700, 130)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_columns_are_summed(dtype, shape):
+    from allformer.core.fused.gpu.columns import column_sums
+
+    x = random(*shape, dtype=dtype)
+    close(column_sums(x), x.double().sum(0), torch.float32)
+
+
+@kernels
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_linear_layer_gives_gradients_of_its_master_weights(dtype):
+    x, weight, bias = random(40, 16, dtype=dtype), random(24, 16).to(dtype).float(), random(24)
+    mine = [t.detach().requires_grad_() for t in (x, weight, bias)]
+    hers = [t.detach().double().requires_grad_() for t in (x, weight, bias)]
+    out, wanted = linear(*mine), F.linear(*hers)
+    close(out, wanted, dtype)
+    grad = torch.randn_like(out)
+    found = torch.autograd.grad(out, mine, grad), torch.autograd.grad(wanted, hers, grad.double())
+    for a, b in zip(*found, strict=True):
+        close(a, b, dtype)

@@ -335,7 +335,7 @@ def test_records_are_held_out_and_long_texts_are_cut_aloud(tmp_path):
 def test_broken_lines_are_left_out_when_asked_and_counted(tmp_path):
     rows = [f"text {i},{i % 2}" for i in range(40)]
     path = write_csv(tmp_path / "a.csv", [*rows[:7], "broken", *rows[7:]])
-    with pytest.raises(DataError, match=r"^\S+a\.csv, line 9: 1 fields where 2 are needed"):
+    with pytest.raises(DataError, match=r"^\S+a\.csv, line 9: 1 field\(s\) where 2 are needed"):
         opened(path, hold_out=5)
     with pytest.warns(UserWarning, match="1 bad records skipped; the first: .*line 9"):
         assert encoded(opened(path, hold_out=5, skip_bad=True))[0] == "training: 35 texts"

@@ -7,6 +7,7 @@ where `ready` says so.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -25,20 +26,27 @@ def has_triton() -> bool:
 
 def trains(device: torch.device, dtype: torch.dtype | None) -> bool:
     """Whether a training step of this kind runs by the kernels: then it needs no compiling."""
-    return device.type == "cuda" and dtype in HALF and has_triton()
+    return device.type == "cuda" and dtype in HALF and has_triton() and _modern(device)
+
+
+@cache
+def _modern(device: torch.device) -> bool:
+    """An Ampere or later: older chips have no bf16, others not the instructions used here."""
+    return torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def ready(x: Tensor, *weights: Tensor | None) -> bool:
     """Whether the kernels serve for `x`: training in half precision on a GPU, plain tensors, and
     nobody listens to what lies in between.
 
-    `torch.compile` fuses the plain forms by itself, and with them more than it could with ours.
+    `torch.compile` fuses the plain forms by itself; with these operators in a deep graph torch 2.11
+    takes minutes to lower it.
     """
     return (
-        trains(x.device, x.dtype)
+        not torch.compiler.is_compiling()
+        and trains(x.device, x.dtype)
         and torch.is_grad_enabled()
         and not listening()
-        and not torch.compiler.is_compiling()
         and type(x) is Tensor
         and all(w is None or type(w) in (Tensor, nn.Parameter) for w in weights)
     )

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from allformer.core.activation import ACT
 from allformer.core.fused import ready
+from allformer.core.fused.linear import outer
 from allformer.core.fused.norm import NOTHING, Thinning
 
 KNOWN = ("relu", "gelu", "gelu_tanh", "silu")  # activations that the kernel has
@@ -39,10 +40,11 @@ def feed_tail(
 ) -> Tensor:
     """dropout(act(gate + b_g) ⊙ (up + b₁)) W₂ + b₂; without a gate act(up + b₁): … F → … dim.
 
-    `biases` are those of up and gate; `weight` and `bias` are of the compute dtype.
+    `biases` are those of up and gate; they, `weight` and `bias` are master weights.
     """
     if not feed_serves(up, act, weight):
-        return F.linear(thinning(_inner(up, gate, biases, act)), weight, bias)
+        inner = thinning(_inner(up, gate, biases, act))
+        return F.linear(inner, weight.to(up.dtype), None if bias is None else bias.to(up.dtype))
     apply: Any = _Tail.apply
     flat = up.reshape(-1, up.shape[-1])
     other = None if gate is None else gate.reshape(flat.shape)
@@ -81,25 +83,27 @@ class _Tail(torch.autograd.Function):
         if not dropout:
             seed = None
         inner = feed.feed_inner(up, gate, up_bias, gate_bias, act, seed, site, dropout)
-        ctx.save_for_backward(up, gate, up_bias, gate_bias, weight, seed)
-        ctx.act, ctx.site, ctx.dropout, ctx.biased = act, site, dropout, bias is not None
-        return F.linear(inner, weight, bias)
+        half = weight.to(up.dtype)
+        ctx.save_for_backward(up, gate, up_bias, gate_bias, half, seed)
+        ctx.act, ctx.site, ctx.dropout = act, site, dropout
+        return F.linear(inner, half, None if bias is None else bias.to(up.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         from allformer.core.fused.gpu import feed
+        from allformer.core.fused.gpu.columns import column_sums
 
         (dy,) = grads
-        up, gate, up_bias, gate_bias, weight, seed = ctx.saved_tensors
+        up, gate, up_bias, gate_bias, half, seed = ctx.saved_tensors
         inner, dup, dgate, dup_bias, dgate_bias = feed.feed_inner_backward(
-            dy @ weight, up, gate, up_bias, gate_bias, ctx.act, seed, ctx.site, ctx.dropout
+            dy @ half, up, gate, up_bias, gate_bias, ctx.act, seed, ctx.site, ctx.dropout
         )
         return (
             dup,
             None if gate is None else dgate,
-            None if up_bias is None else dup_bias.sum(0).to(up_bias.dtype),
-            None if gate_bias is None else dgate_bias.sum(0).to(gate_bias.dtype),
-            dy.t() @ inner,
-            dy.sum(0) if ctx.biased else None,
+            None if up_bias is None else column_sums(dup_bias).to(up_bias.dtype),
+            None if gate_bias is None else column_sums(dgate_bias).to(gate_bias.dtype),
+            outer(dy, inner) if ctx.needs_input_grad[4] else None,
+            column_sums(dy) if ctx.needs_input_grad[5] else None,
             None, None, None, None,
         )  # fmt: skip

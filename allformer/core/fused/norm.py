@@ -97,6 +97,7 @@ class _AddNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         from allformer.core.fused.gpu import norm
+        from allformer.core.fused.gpu.columns import column_sums
 
         total, weight, mean, rstd, seed = ctx.saved_tensors
         dtotal = grads[0] if ctx.both else None
@@ -106,6 +107,6 @@ class _AddNorm(torch.autograd.Function):
         of_h = None
         if ctx.adds:
             of_h = dh if ctx.dropout > 0 else dx
-        of_weight = dweight.sum(0).to(weight.dtype)
-        of_bias = dbias.sum(0).to(weight.dtype) if ctx.centred else None
+        of_weight = column_sums(dweight).to(weight.dtype)
+        of_bias = column_sums(dbias).to(weight.dtype) if ctx.centred else None
         return dx, of_h, of_weight, of_bias, None, None, None, None, None

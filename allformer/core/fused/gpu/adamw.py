@@ -10,7 +10,7 @@ _BLOCK, _WARPS = 4096, 8
 
 
 @triton.jit
-def _kernel(
+def _adamw(
     p, g, m, v, step, rate, scale, found, count, first, second, eps, decay,
     SCALED: tl.constexpr, CHECKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -44,7 +44,7 @@ def adamw_(
     decay: float,
 ) -> None:  # fmt: skip
     """p, m and v are changed in place; `step` counts this one too."""
-    _kernel[(triton.cdiv(p.numel(), _BLOCK),)](
+    _adamw[(triton.cdiv(p.numel(), _BLOCK),)](
         p, g, m, v, step, rate, scale, found, p.numel(), *betas, eps, decay,
         SCALED=scale is not None, CHECKED=found is not None, BLOCK=_BLOCK, num_warps=_WARPS,
     )  # fmt: skip

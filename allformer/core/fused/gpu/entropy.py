@@ -17,9 +17,9 @@ _ALIGNED = 64
 
 
 @triton.jit
-def _kernel(
+def _entropy(
     logits, targets, loss, nll, V, step, smoothing, z,
-    GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+    GRADIENT: tl.constexpr, SMOOTHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     logits += row * step
@@ -33,19 +33,19 @@ def _kernel(
                 zero = tl.zeros([BLOCK], logits.dtype.element_ty)
                 tl.store(logits + start + place, zero, mask=start + place < V)
     else:
-        high = tl.full([BLOCK], float("-inf"), tl.float32)
+        high = float("-inf")
         mass = tl.zeros([BLOCK], tl.float32)
         whole = tl.zeros([BLOCK], tl.float32)
         for start in range(0, V, BLOCK):
             there = start + place < V
             x = tl.load(logits + start + place, mask=there, other=float("-inf")).to(tl.float32)
-            new = tl.maximum(high, x)
-            safe = tl.where(new == float("-inf"), 0.0, new)  # a lane that saw nothing so far
+            new = tl.maximum(high, tl.max(x, 0))
+            safe = tl.where(new == float("-inf"), 0.0, new)  # nothing but −inf so far
             mass = mass * tl.exp(high - safe) + tl.exp(x - safe)
             high = new
-            whole += tl.where(there, x, 0.0)
-        top = tl.max(high, 0)
-        lse = top + tl.log(tl.sum(mass * tl.exp(high - top), 0))
+            if SMOOTHED:
+                whole += tl.where(there, x, 0.0)
+        lse = high + tl.log(tl.sum(mass, 0))
         own = tl.load(logits + target).to(tl.float32)
         tl.store(nll + row, lse - own)
         mean = tl.sum(whole, 0) / V
@@ -70,9 +70,9 @@ def entropy_(
     loss, nll = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(2))
     block = min(_BLOCK, triton.next_power_of_2(vocab))
     warps = max(1, min(_WARPS, block // 512))
-    _kernel[(rows,)](
+    _entropy[(rows,)](
         logits, targets, loss, nll, vocab, logits.stride(0), smoothing, z,
-        GRADIENT=gradient, BLOCK=block, num_warps=warps,
+        GRADIENT=gradient, SMOOTHED=smoothing > 0, BLOCK=block, num_warps=warps,
     )  # fmt: skip
     return loss, nll
 

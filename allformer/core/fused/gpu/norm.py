@@ -15,7 +15,7 @@ from allformer.core.fused.random import threshold
 
 _TILE = 4096  # numbers that a program holds at a time
 _WARPS = 8
-PROGRAMS = 528  # four for each multiprocessor of a large chip: as many partial sums of weights
+PROGRAMS = 264  # two for each multiprocessor of a large chip: as many partial sums of weights
 
 
 def _tile(features: int) -> tuple[int, int]:
@@ -25,21 +25,28 @@ def _tile(features: int) -> tuple[int, int]:
 
 
 @triton.jit
-def _forward(
+def _add_norm(
     x, h, weight, bias, seed, total, y, mean, rstd, count, D, eps,
     ADDS: tl.constexpr, CENTRED: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr,
     UP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     there = (row < count)[:, None] & (column < D)[None, :]
-    at = row[:, None] * D + column[None, :]
+    begin = tl.program_id(0).to(tl.int64) * ROWS * D
+    at = tl.arange(0, ROWS)[:, None] * D + column[None, :]
+    x += begin
+    y += begin
+    if ADDS:
+        h += begin
+        total += begin
     v = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
     if ADDS:
         more = tl.load(h + at, mask=there, other=0.0).to(tl.float32)
         if THRESHOLD > 0:
             first, second = keys(seed, SITE)
-            more = tl.where(keep(at, first, second, THRESHOLD), more * UP, 0.0)
+            place = begin.to(tl.uint32) + at.to(tl.uint32)
+            more = tl.where(keep(place, first, second, THRESHOLD), more * UP, 0.0)
         v = (v + more).to(total.dtype.element_ty)
         tl.store(total + at, v, mask=there)
         v = v.to(tl.float32)  # what is stored is what is normed: backward reads it again
@@ -57,7 +64,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _add_norm_back(
     dy, dtotal, total, weight, mean, rstd, seed, dx, dh, dweight, dbias, count, D,
     MORE: tl.constexpr, CENTRED: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr,
     UP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -68,11 +75,12 @@ def _backward(
     sum_b = tl.zeros([ROWS, COLUMNS], tl.float32)
     tiles = tl.cdiv(count, ROWS)
     for tile in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        row = tile * ROWS + tl.arange(0, ROWS).to(tl.int64)
+        row = tile * ROWS + tl.arange(0, ROWS)
         there = (row < count)[:, None] & (column < D)[None, :]
-        at = row[:, None] * D + column[None, :]
-        v = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
-        g = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
+        begin = tl.cast(tile * ROWS, tl.int64) * D  # wide once; within a tile 32 bits are enough
+        at = tl.arange(0, ROWS)[:, None] * D + column[None, :]
+        v = tl.load(total + begin + at, mask=there, other=0.0).to(tl.float32)
+        g = tl.load(dy + begin + at, mask=there, other=0.0).to(tl.float32)
         r = tl.load(rstd + row, mask=row < count, other=0.0)[:, None]
         if CENTRED:
             middle = tl.load(mean + row, mask=row < count, other=0.0)[:, None]
@@ -86,12 +94,13 @@ def _backward(
             back -= (tl.sum(g, 1) / D)[:, None]
         back = back * r
         if MORE:
-            back += tl.load(dtotal + at, mask=there, other=0.0).to(tl.float32)
-        tl.store(dx + at, back, mask=there)
+            back += tl.load(dtotal + begin + at, mask=there, other=0.0).to(tl.float32)
+        tl.store(dx + begin + at, back, mask=there)
         if THRESHOLD > 0:
             first, second = keys(seed, SITE)
-            back = tl.where(keep(at, first, second, THRESHOLD), back * UP, 0.0)
-            tl.store(dh + at, back, mask=there)
+            place = begin.to(tl.uint32) + at.to(tl.uint32)
+            back = tl.where(keep(place, first, second, THRESHOLD), back * UP, 0.0)
+            tl.store(dh + begin + at, back, mask=there)
     at = tl.program_id(0) * D + column
     tl.store(dweight + at, tl.sum(sum_w, 0), mask=column < D)
     if CENTRED:
@@ -111,7 +120,7 @@ def add_norm(
     y = torch.empty_like(x)
     mean, rstd = (torch.empty(count, dtype=torch.float32, device=x.device) for _ in range(2))
     rows, columns = _tile(D)
-    _forward[(triton.cdiv(count, rows),)](
+    _add_norm[(triton.cdiv(count, rows),)](
         x, h, weight, bias, seed, total, y, mean, rstd, count, D, eps,
         ADDS=h is not None, CENTRED=bias is not None, SITE=site,
         THRESHOLD=threshold(dropout) if h is not None else 0, UP=1 / (1 - dropout),
@@ -142,7 +151,7 @@ def add_norm_backward(
     dh = torch.empty_like(total) if dropout > 0 else total.new_empty(0)
     dweight = torch.empty(programs, D, dtype=torch.float32, device=total.device)
     dbias = torch.empty_like(dweight) if centred else dweight.new_empty(0)
-    _backward[(programs,)](
+    _add_norm_back[(programs,)](
         dy, dtotal, total, weight, mean, rstd, seed, dx, dh, dweight, dbias, count, D,
         MORE=dtotal is not None, CENTRED=centred, SITE=site, THRESHOLD=threshold(dropout),
         UP=1 / (1 - dropout), ROWS=rows, COLUMNS=columns, num_warps=_WARPS,

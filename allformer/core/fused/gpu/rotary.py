@@ -14,7 +14,7 @@ _HEADS, _WARPS = 8, 4
 
 
 @triton.jit
-def _kernel(
+def _turn(
     x, cos, sin, out, W, P, turned, heads, SIGN: tl.constexpr, HALF: tl.constexpr,
     HEADS: tl.constexpr,
 ):  # fmt: skip
@@ -40,7 +40,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, turned: int, back: bool) -> Tensor
     half = cos.shape[1]
     heads = x.shape[1] // (2 * half)
     out = torch.empty_like(x)
-    _kernel[(x.shape[0], triton.cdiv(heads, _HEADS))](
+    _turn[(x.shape[0], triton.cdiv(heads, _HEADS))](
         x, cos, sin, out, x.shape[1], cos.shape[0], turned, heads,
         SIGN=-1.0 if back else 1.0, HALF=half, HEADS=_HEADS, num_warps=_WARPS,
     )  # fmt: skip

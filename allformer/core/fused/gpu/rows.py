@@ -52,7 +52,7 @@ def _kept(begin, i, j, head, heads, first, second, WIDTH: tl.constexpr, THRESHOL
 
 
 @triton.jit
-def _forward(
+def _rows(
     q, k, v, starts_q, starts_k, out, lse, seed, heads, step_q, step_k, scale,
     CAUSAL: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr, GROW: tl.constexpr,
     WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
@@ -118,7 +118,7 @@ def _weights(
 
 
 @triton.jit
-def _backward(
+def _rows_back(
     q, k, v, starts_q, starts_k, out, lse, do, dq, dk, dv, seed, heads, step_q, step_k, scale,
     CAUSAL: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr, GROW: tl.constexpr,
     WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
@@ -222,7 +222,7 @@ def short_rows(
     (q, k, v), step_q, step_k = _cut(x, memory, heads * size)
     out = x.new_empty(x.shape[0], heads * size)
     lse = x.new_empty(x.shape[0], heads, dtype=torch.float32)
-    _forward[(heads, starts.shape[0] - 1)](
+    _rows[(heads, starts.shape[0] - 1)](
         q, k, v, starts, starts if starts_k is None else starts_k, out, lse, seed, heads, step_q,
         step_k, scale,
         CAUSAL=causal, SITE=site, THRESHOLD=threshold(dropout), GROW=1 / (1 - dropout),
@@ -252,7 +252,7 @@ def short_rows_backward(
     d_memory = x.new_empty(0) if memory is None else torch.empty_like(memory)
     (q, k, v), step_q, step_k = _cut(x, memory, heads * size)
     (dq, dk, dv), _, _ = _cut(dx, None if memory is None else d_memory, heads * size)
-    _backward[(heads, starts.shape[0] - 1)](
+    _rows_back[(heads, starts.shape[0] - 1)](
         q, k, v, starts, starts if starts_k is None else starts_k, out, lse, d_out, dq, dk, dv,
         seed, heads, step_q, step_k, scale,
         CAUSAL=causal, SITE=site, THRESHOLD=threshold(dropout), GROW=1 / (1 - dropout),
