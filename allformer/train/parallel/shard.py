@@ -13,7 +13,6 @@ from torch.distributed.fsdp import (
     FSDPModule,
     MixedPrecisionPolicy,
     fully_shard,
-    register_fsdp_forward_method,
 )
 
 from allformer.core.block import Block
@@ -38,7 +37,6 @@ class Shards:
         for module in list(model.modules()):
             if isinstance(module, Block):
                 fully_shard(module, mesh=mesh, mp_policy=policy)
-                register_fsdp_forward_method(module, "carry")  # its other way, by fused kernels
         root: Any = Task(model)
         self.root: Any = root
         fully_shard(root, mesh=mesh)
