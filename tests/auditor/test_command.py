@@ -128,14 +128,16 @@ def test_findings_are_1_and_go_to_files(code, tmp_path):
         ("hangs", ("--timeout", 6), "did not end within 6 s"),
         ("dies", (), "status 3"),
         ("raises", (), "no such thing"),
-        ("eats", ("--memory", 3000), "3000 MB"),
+        pytest.param("eats", ("--memory", 3000), "3000 MB", marks=pytest.mark.slow),
         ("missing", (), "has no missing"),
-        ("HangsLater", ("--timeout", 8), "finding out how it is called"),
-        ("NeedsGpu", (), "it needs a GPU and there is none"),
-        ("AnyArguments", (), "call="),
-        ("Gives", (), "no floating tensor but a str"),
-        ("scripted", (), "TorchScript"),
-        ("takes", (), "without arguments"),
+        pytest.param(
+            "HangsLater", ("--timeout", 8), "finding out how it is called", marks=pytest.mark.slow
+        ),
+        pytest.param("NeedsGpu", (), "it needs a GPU and there is none", marks=pytest.mark.slow),
+        pytest.param("AnyArguments", (), "call=", marks=pytest.mark.slow),
+        pytest.param("Gives", (), "no floating tensor but a str", marks=pytest.mark.slow),
+        pytest.param("scripted", (), "TorchScript", marks=pytest.mark.slow),
+        pytest.param("takes", (), "without arguments", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_run_is_2_with_the_reason(code, name, options, said):
@@ -188,6 +190,7 @@ def test_an_output_that_cannot_be_written_is_said_before_the_work(plain, tmp_pat
     assert path in one_line(done)
 
 
+@pytest.mark.slow  # tests/unit/test_entry.py has the same of all commands
 def test_a_full_disk_is_one_line(code, tmp_path):
     said = call(f"{code}:sound", "--kind", "decoder", "--junit", "/dev/full")
     assert "No space left" in one_line(said)
@@ -206,6 +209,7 @@ def test_the_meta_device_is_one_line(plain):
     assert "meta device" in one_line(call(f"{plain}:meta", "--kind", "encoder"))
 
 
+@pytest.mark.slow  # tests/unit/test_entry.py has the same of all commands
 def test_streams_that_are_closed(plain, code):
     script = 'exec "$@" <&-'
     done = run(f"{code}:sound", "--kind", "decoder", shell=script)
@@ -217,7 +221,7 @@ def test_streams_that_are_closed(plain, code):
     ]
 
 
-@pytest.mark.parametrize("as_json", [(), ("--json",)])
+@pytest.mark.parametrize("as_json", [pytest.param((), marks=pytest.mark.slow), ("--json",)])
 def test_an_ascii_terminal(code, as_json):
     options = ("--kind", "decoder", "--lang", "zh", *as_json)
     done = run(f"{code}:leaky", *options, PYTHONIOENCODING="ascii")

@@ -231,6 +231,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".t.lock", "a.txt"]
 
 
+@pytest.mark.slow
 def test_processes_give_what_one_gives_and_their_errors_name_the_line(
     corpus: Path, tmp_path: Path
 ) -> None:
