@@ -1,7 +1,8 @@
 """Every test starts from the same random state, on one thread, and runs the same examples.
 
-`make test-all` (`pytest --all`) also runs what is marked `slow`, and tries more examples; a test
-that can do more or less asks for `thorough`:
+`make test-all` (`pytest --all`) also runs what is marked `slow`, all cases of what is marked
+`every(3)` (of which `make test` takes each third), and tries more examples; a test that can do more
+or less asks for `thorough`:
 
     def test_any_file_is_read_or_refused(thorough):
         for seed in range(10_000 if thorough else 300): ...
@@ -42,12 +43,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is slow, unless all is asked for."""
+    """Leave out what is slow, and most cases of what has `every`, unless all is asked for."""
     if config.getoption("--all"):
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    left_out = {id(item) for item in items if item.get_closest_marker("slow")}
+    cases: dict[str, int] = {}
+    for item in items:
+        if mark := item.get_closest_marker("every"):
+            name = item.nodeid.split("[")[0]
+            number = cases[name] = cases.get(name, -1) + 1
+            if number % mark.args[0]:
+                left_out.add(id(item))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+    items[:] = [item for item in items if id(item) not in left_out]
 
 
 def pytest_collection_finish() -> None:

@@ -37,6 +37,7 @@ def test_the_right_check_names_the_bug(bug, style):
     assert any(c.isdigit() for c in finding.evidence) or len(finding.evidence) > 20
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("style", ["separate", "fused", "mha", "einsum"])
 @pytest.mark.parametrize("shape", ["decoder", "encoder", "seq2seq"])
 def test_the_right_models_are_clean(shape, style):

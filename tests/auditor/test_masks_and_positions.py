@@ -137,6 +137,7 @@ def first(model, kind="decoder", **options):
     return next((c for c in found if c.startswith(MASKS)), None)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("options", [
     {}, {"rotary": "right"}, {"rotary": "right", "theta": 1e7}, {"rotary": "scaled"},
     {"relative": "right"}, {"alibi": True}, {"size": 0.05}, {"size": 7.0},
@@ -149,6 +150,7 @@ def test_sound_decoders_stay_quiet(options):
     assert first(Padded(**options), vocab=V) is None
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("options", "check"), [
     ({"sign": True}, "positions.frequencies"),
     ({"rotary": "whole"}, "positions.frequencies"),

@@ -127,6 +127,7 @@ def first(module, kind="decoder", **more):
 # --- inside attention ---------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("choice", "check"),
     [

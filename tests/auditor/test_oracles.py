@@ -39,6 +39,7 @@ def hugging_face(name):
     return getattr(transformers, model)(getattr(transformers, config)(**sizes)), kind
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", HUGGING_FACE)
 def test_transformers_models_have_no_findings(name):
     model, kind = hugging_face(name)
@@ -82,6 +83,7 @@ OURS = {"EncoderDecoder": "seq2seq", "EncoderOnly": "encoder", "DecoderOnly": "d
 BY_CHOICE = {"own scale": "unscaled", "no positions": "no-positions"}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["seq2seq modern", "decoder paper", "decoder modern", "encoder paper", "two vocabularies", "layers that differ", "own scale", "no positions"])  # fmt: skip  # noqa: E501
 def test_our_models_have_no_findings(name):
     config = SPREAD[name]
@@ -98,6 +100,7 @@ def test_batch_and_heads_of_one_size():
     assert audit(model, "block").ok
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", HUGGING_FACE)
 def test_our_families_have_no_findings(name, tmp_path):
     model, kind = hugging_face(name)

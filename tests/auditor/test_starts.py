@@ -35,6 +35,7 @@ def large_tables(model):
         nn.init.normal_(table.weight, std=30)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("start", "check"),
     [

@@ -166,6 +166,7 @@ def built(kind, **options):
 # --- an encoder that is causal -------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("causal", [(True, True), (False, True)])
 def test_a_causal_encoder_is_named(style, causal):
@@ -235,6 +236,7 @@ def test_a_streaming_encoder_is_a_profile():
 # --- mixed evidence ------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("causal", [(True, True, False), (False, True, True)])
 def test_without_a_kind_some_causal_layers_mean_a_decoder_that_leaks(style, causal):
@@ -255,6 +257,7 @@ def test_without_a_kind_layers_that_agree_are_believed(causal):
 # --- rotary positions under left padding ---------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("style", ["hand", "einsum", "sdpa"])
 def test_rotary_positions_that_count_padding_are_named(style):
     wrong = built(Masked, style=style, causal=(True, True), rotary="all")

@@ -106,6 +106,7 @@ def plainly(kind: str, search: str, seed: int) -> Tensor:
     return both(kind, seed, **BASE, **SEARCHES[search])[1]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("search", ["greedy", "beams"])
 @pytest.mark.parametrize("name", ALONE)

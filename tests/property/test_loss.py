@@ -151,6 +151,7 @@ def check_compiled(
     assert (mine[0][targets == IGNORE] == 0).all()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["fp64", "bf16"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

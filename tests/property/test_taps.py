@@ -269,6 +269,7 @@ def test_uniform_weights_give_the_mean_of_the_values():
     torch.testing.assert_close(context, mean[:, None].expand_as(context))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("padded", [False, True], ids=["unpadded", "padded"])
 @pytest.mark.parametrize("kind", ["seq2seq paper", "decoder modern"])
 def test_a_model_compiles_to_one_graph_without_its_taps(kind, padded):

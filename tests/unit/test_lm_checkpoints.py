@@ -39,6 +39,7 @@ def recipe(directory, objective: dict[str, object]):
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_checkpoint_learns_on(name, checkpoint, tmp_path):  # noqa: F811
     directory = checkpoint(name)

@@ -319,6 +319,7 @@ def test_greedy_says_what_transformers_says(seed, end):
         assert spoken(found, row) == theirs_said(want[row])
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("beams", [2, 3, 5])
