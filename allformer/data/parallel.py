@@ -186,11 +186,24 @@ def hold_out(pairs: Iterable[Pair], count: int, seed: int = 0) -> tuple[HeldOut,
         raise DataError("hold_out needs pairs it can read several times; give a list or a file")
     if count < 1:
         raise DataError(f"count={count} must be at least 1 sentence to hold out")
+    limit, different = smallest((text_hash(source, seed) for source, _ in pairs), count)
+    if limit is None:
+        raise DataError(
+            f"count={count} leaves nothing to train on: there are {different} different source "
+            "sentences; hold out fewer"
+        )
+    return HeldOut(pairs, limit, seed, False), HeldOut(pairs, limit, seed, True)
+
+
+def smallest(hashes: Iterable[int], count: int) -> tuple[int | None, int]:
+    """The largest of the `count` smallest different hashes, and how many of them there are.
+
+    Without a limit (None) there are no others beside them.
+    """
     largest: list[int] = []  # a heap of the `count` smallest hashes, negated
     chosen: set[int] = set()
     others = False
-    for source, _ in pairs:
-        value = text_hash(source, seed)
+    for value in hashes:
         if value in chosen:
             continue
         if len(largest) < count:
@@ -201,13 +214,7 @@ def hold_out(pairs: Iterable[Pair], count: int, seed: int = 0) -> tuple[HeldOut,
         if value < -largest[0]:
             chosen.remove(-heapq.heapreplace(largest, -value))
             chosen.add(value)
-    if not others:
-        raise DataError(
-            f"count={count} leaves nothing to train on: there are {len(largest)} different source "
-            "sentences; hold out fewer"
-        )
-    limit = -largest[0]
-    return HeldOut(pairs, limit, seed, False), HeldOut(pairs, limit, seed, True)
+    return (-largest[0] if others else None), len(largest)
 
 
 def text_hash(text: str, seed: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from allformer.explain.charts import Chart, frame
-from allformer.explain.samples import SHOWN, differences
+from allformer.explain.samples import SHOWN, differences, folded
 from allformer.explain.words import Pair, joined, spans, word
 from allformer.train.predictions import Prediction, Predictions
 
@@ -26,11 +26,7 @@ def example_list(predictions: Predictions) -> str:
     judged = [row.right for row in rows if row.right is not None]
     told = word("examples.right", right=sum(judged), shown=len(judged))
     html = f"<p>{spans(told)}</p>" if judged else ""
-    html += _items(rows[:SHOWN])
-    if rest := rows[SHOWN:]:
-        more = spans(word("samples.more", n=len(rest)))
-        html += f"<details><summary>{more}</summary>{_items(rest)}</details>"
-    return html
+    return html + folded(rows, _items)
 
 
 def about_examples(predictions: Predictions) -> Pair:

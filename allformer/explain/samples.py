@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from html import escape
+from typing import TypeVar
 
 from allformer.explain.words import spans, word
 
 SHOWN = 12  # the rest folds away
+R = TypeVar("R")
 
 # A word in a script with spaces, a run of spaces, or any single sign (a Chinese character, say).
 _UNIT = re.compile(r"[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|\s+|.", re.DOTALL)
@@ -49,10 +51,15 @@ def sample_list(samples: Sequence[Sample]) -> str:
     known = [sample.exact for sample in samples if sample.exact is not None]
     told = word("samples.exact", right=sum(known), shown=len(known))
     html = f"<p>{spans(told)}</p>" if known else ""
-    html += _items(samples[:SHOWN])
-    if rest := samples[SHOWN:]:
+    return html + folded(samples, _items)
+
+
+def folded(rows: Sequence[R], items: Callable[[Sequence[R]], str]) -> str:
+    """The first of them in sight, the rest to be unfolded."""
+    html = items(rows[:SHOWN])
+    if rest := rows[SHOWN:]:
         more = spans(word("samples.more", n=len(rest)))
-        html += f"<details><summary>{more}</summary>{_items(rest)}</details>"
+        html += f"<details><summary>{more}</summary>{items(rest)}</details>"
     return html
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Iterator
 from dataclasses import replace
 
-from allformer.data.parallel import text_hash
+from allformer.data.parallel import smallest, text_hash
 from allformer.data.records.records import Half, Records, Skipped
 from allformer.errors import DataError
 
@@ -26,31 +26,23 @@ def hold_out(
         raise DataError("these records are one side of hold_out already; split the whole instead")
     if count < 1:
         raise DataError(f"count={count} must be at least 1 record to hold out")
-    largest: list[int] = []  # a heap of the `count` smallest hashes, negated
-    chosen: set[int] = set()
-    others = False
-    for record in records:
-        column = column or ("text" if "text" in record else next(iter(record)))
-        if column not in record:
-            raise DataError(f"column={column!r} is not there; there is {', '.join(record)}")
-        value = text_hash(str(record[column]), seed)
-        if value in chosen:
-            continue
-        if len(largest) < count:
-            heapq.heappush(largest, -value)
-            chosen.add(value)
-            continue
-        others = True
-        if value < -largest[0]:
-            chosen.remove(-heapq.heapreplace(largest, -value))
-            chosen.add(value)
-    if not others or column is None:
+
+    def hashes() -> Iterator[int]:
+        nonlocal column
+        for record in records:
+            column = column or ("text" if "text" in record else next(iter(record)))
+            if column not in record:
+                raise DataError(f"column={column!r} is not there; there is {', '.join(record)}")
+            yield text_hash(str(record[column]), seed)
+
+    limit, different = smallest(hashes(), count)
+    if limit is None or column is None:
         raise DataError(
-            f"count={count} leaves nothing to train on: there are {len(largest)} different texts; "
+            f"count={count} leaves nothing to train on: there are {different} different texts; "
             "hold out fewer"
         )
     train, validation = (
-        replace(records, half=Half(column, -largest[0], seed, inside), skipped=Skipped())
+        replace(records, half=Half(column, limit, seed, inside), skipped=Skipped())
         for inside in (False, True)
     )
     return train, validation

@@ -34,6 +34,7 @@ from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.supervised.class_figures import Shown, figures
 from allformer.train.supervised.data import Column, RecordData, read_each, text_in
 from allformer.train.supervised.encode_texts import EncodeTexts, tokenizer_key
+from allformer.train.supervised.entropy import entropy_of
 from allformer.train.supervised.labelled import Labelled, LabelOptions
 from allformer.train.supervised.labels import label_text, labels_in
 from allformer.train.supervised.packed import (
@@ -200,8 +201,8 @@ class Classification(Labelled[ClassBatch]):
         """
         logits, labels = self.scores(model, batch.texts, dtype), batch.labels
         if not labels.is_floating_point():
-            loss = _entropy(logits, labels, smoothing)
-            return loss, (_entropy(logits, labels).detach() if smoothing else loss.detach())
+            loss = entropy_of(logits, labels, smoothing)
+            return loss, (entropy_of(logits, labels).detach() if smoothing else loss.detach())
         labels = labels.reshape(logits.shape).to(logits)
         real = ~labels.isnan()
         labels = labels.nan_to_num()
@@ -271,9 +272,3 @@ class Classification(Labelled[ClassBatch]):
             calibrated(sure.tolist(), (given == wanted).tolist()),
             found,
         )
-
-
-def _entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    return F.cross_entropy(
-        logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
-    )

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from allformer.core.inputs import Side
 from allformer.core.layout import Layout
 from allformer.core.loss import IGNORE
 from allformer.core.model import EncoderDecoderModel
@@ -95,11 +94,7 @@ class RDrop(Seq2Seq):
         """Sums over both copies: what goes down, and the plain NLL."""
         if not model.training:
             return super().loss(model, batch, smoothing=smoothing, dtype=dtype)  # type: ignore[arg-type]
-        sides = {
-            "encoder": Side(batch.source_layout, {"input_ids": batch.source}),
-            "decoder": Side(batch.target_layout, {"input_ids": batch.target}),
-        }
-        hidden = model.hidden(sides, dtype=dtype)["decoder"].flatten(0, -2)
+        hidden = self._hidden(model, batch, dtype)  # type: ignore[arg-type]
         one, other = hidden[batch.first], hidden[batch.second]
         labels = batch.labels.flatten()[batch.first]
         alpha = self.recipe.options.alpha

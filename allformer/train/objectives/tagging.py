@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.config import ClassHead, Head
@@ -33,6 +32,7 @@ from allformer.train.sections.head import HeadRecipe, Tags
 from allformer.train.supervised.data import Column, RecordData, read_each
 from allformer.train.supervised.encode_texts import tokenizer_key
 from allformer.train.supervised.encode_words import EncodeWords, tags_in, words_in
+from allformer.train.supervised.entropy import entropy_of
 from allformer.train.supervised.labelled import Labelled
 from allformer.train.supervised.labels import label_text
 from allformer.train.supervised.packed import Texts, pack_texts, states
@@ -131,8 +131,8 @@ class Tagging(Labelled[TagBatch]):
     ) -> tuple[Tensor, Tensor]:
         """Cross-entropy of the words' first pieces."""
         logits = self.scores(model, batch.texts, dtype)
-        loss = _entropy(logits, batch.labels, smoothing)
-        return loss, (_entropy(logits, batch.labels).detach() if smoothing else loss.detach())
+        loss = entropy_of(logits, batch.labels, smoothing)
+        return loss, (entropy_of(logits, batch.labels).detach() if smoothing else loss.detach())
 
     def scores(self, model: Any, texts: Texts, dtype: torch.dtype | None = None) -> Tensor:
         """What the head says of each token, N L, in at least fp32."""
@@ -211,12 +211,6 @@ class _Judged(NamedTuple):
 def marks_entities(labels: Sequence[str]) -> bool:
     """Whether they are O, B-PER, I-PER, …; those of parts of speech are not."""
     return OUTSIDE in labels and all(map(_SPAN.fullmatch, labels))
-
-
-def _entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    return F.cross_entropy(
-        logits, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
-    )
 
 
 def _shown(examples: Table, i: int, judged: _Judged) -> Prediction:
