@@ -28,7 +28,7 @@ from allformer.train.objectives.continued import continued
 from allformer.train.objectives.documents import AcrossRows, DocumentRows, LineBatch
 from allformer.train.objectives.objective import Lengths, register
 from allformer.train.objectives.over_texts import OverTexts
-from allformer.train.objectives.words import Marks, appraised, check_length, check_words
+from allformer.train.objectives.words import Marks, SaysWords, check_length, check_words
 from allformer.train.predictions import Predictions
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.section import Section, one_of
@@ -45,7 +45,7 @@ class CausalOptions(Section, section="objective"):
 
 
 @register("causal-lm")
-class CausalLM(OverTexts[LineRows, LineBatch]):
+class CausalLM(SaysWords, OverTexts[LineRows, LineBatch]):
     """The next token of plain text: `CausalLM(make_recipe({"objective": "causal-lm", …}))`."""
 
     shape = "decoder"
@@ -127,27 +127,6 @@ class CausalLM(OverTexts[LineRows, LineBatch]):
         if isinstance(examples, AcrossRows):
             return examples.collate(index)
         return examples.collate(index, frame)
-
-    def loss(
-        self,
-        model: DecoderOnlyModel,
-        batch: LineBatch,
-        *,
-        smoothing: float = 0.0,
-        dtype: torch.dtype | None = None,
-        **more: Any,
-    ) -> tuple[Tensor, Tensor]:
-        """Of every token that follows another: summed cross-entropy, smoothed and plain."""
-        hidden = self._hidden(model, batch, dtype)
-        return model.vocab_head.score(hidden, batch.labels.flatten(), smoothing, **more)
-
-    def appraise(
-        self, model: DecoderOnlyModel, batch: LineBatch, *, dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The NLL, and how often the likeliest token is the right one."""
-        hidden = self._hidden(model, batch, dtype)
-        nll, right = appraised(model.vocab_head, hidden, batch.labels.flatten())
-        return nll, {"accuracy": right}
 
     def follows(self, means: Mapping[str, float], examples: LineRows) -> dict[str, float]:
         """Bits for each byte of the text, which does not depend on the tokeniser: end tokens are

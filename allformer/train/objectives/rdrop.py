@@ -93,7 +93,7 @@ class RDrop(Seq2Seq):
     ) -> tuple[Tensor, Tensor]:
         """Sums over both copies: what goes down, and the plain NLL."""
         if not model.training:
-            return super().loss(model, batch, smoothing=smoothing, dtype=dtype)  # type: ignore[arg-type]
+            return super().loss(model, batch, smoothing=smoothing, dtype=dtype)
         hidden = self._hidden(model, batch, dtype)  # type: ignore[arg-type]
         one, other = hidden[batch.first], hidden[batch.second]
         labels = batch.labels.flatten()[batch.first]

@@ -26,7 +26,7 @@ from allformer.families.original import BOS
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Side as Laid
 from allformer.train.objectives.objective import E, Objective
-from allformer.train.objectives.words import appraised
+from allformer.train.objectives.words import SaysWords
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.model import CheckpointModel
 from allformer.train.sections.vocabulary import Vocabulary
@@ -82,7 +82,7 @@ def around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     raise ConfigError(f"{tokenizer} does not put its special tokens around a text")
 
 
-class TextToText(Objective[E, PairBatch]):
+class TextToText(SaysWords, Objective[E, PairBatch]):
     """Loss, figures and model of whatever is a text for a text."""
 
     @property
@@ -111,27 +111,6 @@ class TextToText(Objective[E, PairBatch]):
         """As the recipe searches."""
         decode = self.recipe.decode
         return generation_of(config, decode.beams, decode.length_penalty)
-
-    def loss(
-        self,
-        model: EncoderDecoderModel,
-        batch: PairBatch,
-        *,
-        smoothing: float = 0.0,
-        dtype: torch.dtype | None = None,
-        **more: Any,
-    ) -> tuple[Tensor, Tensor]:
-        """Of every target token, the end included: summed cross-entropy, smoothed and plain."""
-        hidden = self._hidden(model, batch, dtype)
-        return model.vocab_head.score(hidden, batch.labels.flatten(), smoothing, **more)
-
-    def appraise(
-        self, model: EncoderDecoderModel, batch: PairBatch, *, dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The NLL, and how often the likeliest token is the right one."""
-        hidden = self._hidden(model, batch, dtype)
-        nll, right = appraised(model.vocab_head, hidden, batch.labels.flatten())
-        return nll, {"accuracy": right}
 
     def _hidden(
         self, model: EncoderDecoderModel, batch: PairBatch, dtype: torch.dtype | None

@@ -53,6 +53,38 @@ def appraised(head: Words, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tens
     return nll, right
 
 
+class SaysWords:
+    """Of an objective whose batch has `labels`, one for each state: put it before its base."""
+
+    def _hidden(self, model: Any, batch: Any, dtype: torch.dtype | None) -> Tensor:
+        """The states that have something to say, N dim."""
+        raise NotImplementedError
+
+    def loss(
+        self,
+        model: Any,
+        batch: Any,
+        *,
+        smoothing: float = 0.0,
+        dtype: torch.dtype | None = None,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Of every token that is to be said: summed cross-entropy, smoothed and plain."""
+        hidden = self._hidden(model, batch, dtype)
+        found: tuple[Tensor, Tensor] = model.vocab_head.score(
+            hidden, batch.labels.flatten(), smoothing, **more
+        )
+        return found
+
+    def appraise(
+        self, model: Any, batch: Any, *, dtype: torch.dtype | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The NLL, and how often the likeliest token is the right one."""
+        hidden = self._hidden(model, batch, dtype)
+        nll, right = appraised(model.vocab_head, hidden, batch.labels.flatten())
+        return nll, {"accuracy": right}
+
+
 def check_words(tree: Any, kind: type, shape: str, name: str) -> None:
     """Refuse a tree of another shape, or without a head over the vocabulary."""
     if isinstance(tree, kind) and isinstance(words_of(tree.head), LMHead):  # type: ignore[attr-defined]
