@@ -9,11 +9,12 @@ import torch.nn.functional as F
 
 from allformer.core.loss import IGNORE
 from allformer.core.model import build
+from allformer.errors import ConfigError
 from allformer.train.batch import Frame
 from allformer.train.objectives import rdrop
 from allformer.train.objectives.rdrop import RDrop, agreement
 from allformer.train.objectives.seq2seq import Seq2Seq
-from allformer.train.recipe import make_recipe
+from allformer.train.recipe import Vocabulary, make_recipe
 from tests.loud import make_loud
 from tests.models import KINDS
 from tests.unit.test_step import PAIRS
@@ -86,3 +87,9 @@ def test_chunks_of_the_loss_are_the_whole(monkeypatch):
         found.append((loss.detach(), nll, gradient))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_a_z_loss_is_refused_instead_of_left_out():
+    asked = make_recipe({"objective": "seq2seq-rdrop", "train": {"z_loss": 1e-4}})
+    with pytest.raises(ConfigError, match=r"train\.z_loss=0\.0001 has no place"):
+        RDrop(asked).config(Vocabulary(100))

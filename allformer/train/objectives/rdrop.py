@@ -18,15 +18,18 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from allformer.config import EncoderDecoder
 from allformer.core.layout import Layout
 from allformer.core.loss import IGNORE
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.data.encoded import EncodedPairs
+from allformer.errors import ConfigError
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import Lengths, register
 from allformer.train.objectives.seq2seq import Seq2Seq
 from allformer.train.sections.section import Section, at_least
+from allformer.train.sections.vocabulary import Vocabulary
 
 _LARGEST = 2**27  # scores that are held at a time
 
@@ -67,6 +70,15 @@ class RDrop(Seq2Seq):
         """Half a batch, as a sentence stands there twice."""
         longest: int = self.recipe.data.max_length
         return min(longest, self.recipe.train.batch_tokens // 2)
+
+    def config(self, vocabulary: Vocabulary) -> EncoderDecoder:
+        """That of seq2seq; what this loss has no place for is refused."""
+        if self.recipe.train.z_loss:
+            raise ConfigError(
+                f"train.z_loss={self.recipe.train.z_loss} has no place in objective={self.name}; "
+                f"set it to 0, or use objective: seq2seq"
+            )
+        return super().config(vocabulary)
 
     def collate(  # type: ignore[override]
         self, examples: EncodedPairs, index: Array, frame: Frame | None = None
