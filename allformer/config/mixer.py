@@ -11,7 +11,8 @@ from allformer.config.counting import Heads
 class Mixer(Config, slot=True):
     """What makes a context of projections. One that has tensors of its own must say `parameters`,
     or `af.count` disagrees with what is built; one that is not full attention, `keys` or, where
-    queries meet no keys, `flops`; one that does not remember keys and values, `cached`."""
+    queries meet no keys, `flops`; one that does not remember keys and values, `cached`; one that
+    remembers a part of the tokens or their sums, `state`."""
 
     def projections(self, attention: Heads, dim: int) -> dict[str, int]:
         """The projections that it wants, and the width of each."""
@@ -36,6 +37,10 @@ class Mixer(Config, slot=True):
         """Numbers of one token that decoding keeps: a key and a value."""
         return 2 * attention.groups * attention.size(dim)
 
+    def state(self, attention: Heads, dim: int, n: int) -> int:
+        """Numbers that decoding remembers after n tokens; here they grow with the tokens."""
+        return n * self.cached(attention, dim)
+
 
 @dataclass(frozen=True)
 class Full(Mixer):
@@ -51,6 +56,9 @@ class Window(Mixer):
 
     def keys(self, n: int, causal: bool) -> float:
         return _keys(self.left, self.right, n, causal)
+
+    def state(self, attention: Heads, dim: int, n: int) -> int:
+        return min(n, self.left) * self.cached(attention, dim)  # a ring
 
 
 def _keys(left: int, right: int, n: int, causal: bool) -> float:
