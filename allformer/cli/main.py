@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from allformer.cli import understand, vectors, write
+from allformer.cli import bench, understand, vectors, write
 from allformer.cli.audit import audit
 from allformer.cli.common import Device, say, show
 from allformer.cli.convert import convert
@@ -164,6 +164,7 @@ def train(
 
 
 app.command(epilog=INFO)(info)
+app.add_typer(bench.app)
 app.command(epilog=EVALUATE)(evaluate)
 app.command(epilog=REPORT)(report)
 app.command(epilog=REPLAY)(replay)

@@ -146,6 +146,27 @@ def _count(number: float) -> str:
     return f"{number:g}"
 
 
+def mechanisms_table(name: str, found: Any) -> Table:
+    """Each mechanism's time, memory and nearness, with the ratio to full attention."""
+    work = "forward and backward" if found.train else "forward"
+    title = f"{name}, {found.length:,} tokens, {work}, {found.dtype} on {found.device}"
+    table = Table(title=title, title_justify="left")
+    for column in ("mechanism", "ms", "× full", "peak memory", "of full", "error", "weights"):
+        table.add_column(column, justify="left" if column in ("mechanism", "weights") else "right")
+    full = found.rows["full"]
+    for row in found.rows.values():
+        if not row.measured:
+            continue
+        speed = size = ""
+        if full.measured:
+            speed = f"{full.seconds / row.seconds:.2f}"
+            size = f"{row.peak_bytes / max(1, full.peak_bytes):.2f}"
+        weights = f"{row.fresh} fresh" if row.fresh else "the model's"
+        cells = (f"{1000 * row.seconds:,.1f}", speed, _bytes(row.peak_bytes), size)
+        table.add_row(row.mechanism, *cells, f"{row.error:.3g}", weights)
+    return table
+
+
 def plan_table(name: str, plan: Any) -> Table:
     """What a training will take."""
     from allformer.train.progress import clock
