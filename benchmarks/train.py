@@ -18,13 +18,13 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from cases import CASES, Case
 from sides import Step
+from turns import turn
 
 BLOCK = 0.4  # seconds that a block shall last
 
@@ -93,19 +93,6 @@ def measure(
     return {
         name: {"ms": 1000 * statistics.median(times[name]), "gib": peaks[name]} for name in steps
     }
-
-
-@contextmanager
-def turn(path: str | None) -> Iterator[None]:
-    """Alone on the GPU among processes that name the same file."""
-    if path is None:
-        yield
-        return
-    import fcntl
-
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def block(step: Step, batches: Sequence[Any], before: list[float]) -> float:
