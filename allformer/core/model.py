@@ -441,7 +441,8 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """`model.compile()`: as torch has it, in place. Inference on a GPU becomes CUDA graphs of
         batches without their padding; see `core.replay`."""
-        if self.device.type == "cuda" and not args and not kwargs:
+        told = self.encoder.takes != self.encoder.source.takes  # plans depend on what is given
+        if self.device.type == "cuda" and not (args or kwargs or told):
             self._replay = Replay(self.infer, self.reads_first)
         else:
             super().compile(*args, **kwargs)

@@ -62,7 +62,7 @@ class Stack(nn.Module):
         """Refuse wrong inputs (errors say `prefix` before a name); rows and width of the others."""
         shape: tuple[int, int] = self.source.check(inputs, prefix)
         for mixer in self._mixers():
-            mixer.check(inputs, shape, head, prefix)
+            mixer.check(inputs, shape, self.config, head, prefix)
         return shape
 
     def _mixers(self) -> list[Any]:
@@ -96,7 +96,8 @@ class Stack(nn.Module):
         """
         relation = self._relation(layout, x, inputs.get("position_ids"))
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
-        scene = scene._replace(cached=cache is not None, inputs=inputs, head=head)
+        told: dict[str, Any] = {"inputs": inputs, "stack": self.config, "head": head}
+        scene = scene._replace(cached=cache is not None, **told)
         wide = None
         if across is not None:
             wide = scene._replace(key=across, causal=False, relation=PLAIN, inputs=NO_INPUTS)

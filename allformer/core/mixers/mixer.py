@@ -29,8 +29,8 @@ NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 class Scene(NamedTuple):
     """What a stack knows before its layers run. `state` is that of the first layer alike.
 
-    `inputs` are the caller's, by their names, in the layout of `query`; `head` is what reads the
-    stack's states, None where another stack does.
+    `inputs` are the caller's, by their names, in the layout of `query`; `stack` is the tree of the
+    layers, `head` what reads their states, None where another stack does.
     """
 
     query: Layout
@@ -43,6 +43,7 @@ class Scene(NamedTuple):
     state: State | None = None
     cached: bool = False  # layers remember: keys of earlier steps come before the new ones
     inputs: Mapping[str, Tensor] = NOTHING
+    stack: config.Stack | None = None
     head: config.Head | None = None
 
     def places(self) -> Places:
@@ -74,10 +75,12 @@ class Mixer(nn.Module):
         self,
         inputs: Mapping[str, Tensor],
         shape: tuple[int, int],
+        stack: config.Stack,
         head: config.Head | None = None,
         prefix: str = "",
     ) -> None:
-        """Refuse wrong inputs among those that it takes; `shape` is rows and width of the others.
+        """Refuse wrong inputs among those that it takes; `shape` is rows and width of the others,
+        `stack` and `head` are those of its layers.
 
         As it stands, they are masks: one 1 or 0 for each token.
         """
@@ -102,6 +105,10 @@ class Mixer(nn.Module):
         """The context straight from the fused projections (`memory`: of keys and values alone);
         `seed` chooses the mask of dropout."""
         raise NotImplementedError
+
+    def wants(self, plan: Any) -> tuple[str, ...] | None:
+        """The projections that this plan needs; None: all."""
+        return None
 
     def put(self, x: Tensor, plan: Any, key: bool) -> Tensor:
         """Projections where this mixer wants them; `key`: those of what is looked at alone."""
