@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allformer.config.base import Config, Natural, Positive
-from allformer.config.counting import Heads
+from allformer.config.counting import Heads, Layers
 
 
 class Mixer(Config, slot=True):
@@ -23,9 +23,12 @@ class Mixer(Config, slot=True):
         """Of its own, beyond the projections."""
         return 0
 
+    def check(self, attention: Heads, stack: Layers) -> None:
+        """Refuse what makes no sense around it; asked when a stack is made."""
+
     def keys(self, n: int, causal: bool) -> float:
         """How many keys a query meets at n tokens, on average over the queries."""
-        return _keys(n, n, n, causal)
+        return keys_within(n, n, n, causal)
 
     def flops(self, attention: Heads, dim: int, n: int, causal: bool) -> int:
         """Of one token between its projections and the output matrix, at n tokens."""
@@ -58,10 +61,11 @@ class Window(Mixer):
         return self.left * self.dilation, self.right * self.dilation
 
     def keys(self, n: int, causal: bool) -> float:
-        return _keys(self.left, self.right, n, causal, self.dilation)
+        return keys_within(self.left, self.right, n, causal, self.dilation)
 
 
-def _keys(left: int, right: int, n: int, causal: bool, dilation: int = 1) -> float:
+def keys_within(left: int, right: int, n: int, causal: bool, dilation: int = 1) -> float:
+    """How many keys a query meets, on average, that looks at no more than so many on each side."""
     return 1 + _side(left, n, dilation) + (0 if causal else _side(right, n, dilation))
 
 
