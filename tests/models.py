@@ -17,6 +17,7 @@ from allformer.config import (
     EncoderDecoder,
     EncoderOnly,
     Feed,
+    GlobalWindow,
     Learned,
     LinearScaling,
     Llama3Scaling,
@@ -137,6 +138,10 @@ SPREAD: dict[str, Model] = {
     "last token": DecoderOnly(stack(causal=True), ClassHead(("a", "b"), at="last")),
     "last end": replace(seq2seq(), head=ClassHead(("a", "b"), at="eos", dense="relu")),
     "spans": EncoderOnly(stack(), SpanHead()),
+    "global window": EncoderOnly(
+        stack(replace(PAPER, attention=Attention(4, mixer=GlobalWindow(3, 2)))),
+        ClassHead(("a", "b"), at="first"),
+    ),
     "pretraining": EncoderOnly(
         stack(),
         PretrainHead(LMHead(bias=True, transform=Transform()), ClassHead(("a", "b"))),

@@ -41,6 +41,15 @@ class Heads(Protocol):
     def size(self, dim: int) -> int: ...
 
 
+class Layers(Protocol):
+    """What a mixer may ask of its stack."""
+
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def relative(self) -> object | None: ...
+
+
 class Widths(Protocol):
     """What a source may ask of its stack: the model's width, and that of the embedded tokens."""
 

@@ -53,6 +53,8 @@ class Stack(Config):
         self._check_heads()
         self._check_relative()
         self._check_share()
+        for block in self.blocks:
+            block.attention.mixer.check(block.attention, self)
 
     @property
     def width(self) -> int:

@@ -14,9 +14,12 @@ from allformer.families import (
     bert,
     gpt2,
     gpt3,
+    led,
     llama,
+    longformer,
     marian,
     mbart,
+    mistral,
     mt5,
     original,
     roberta,
@@ -24,8 +27,9 @@ from allformer.families import (
 )
 from allformer.families.family import Family
 
-# In this order they are asked whether they can say a fresh model: T5 before its twin mT5.
-_ALL = (bert, roberta, albert, gpt2, llama, marian, bart, mbart, t5, mt5)
+# In this order they are asked whether they can say a fresh model: LLaMA before Mistral, which may
+# have a window and need not, and T5 before its twin mT5.
+_ALL = (bert, roberta, longformer, albert, gpt2, llama, mistral, marian, bart, mbart, led, t5, mt5)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
 for _family in FAMILIES.values():

@@ -122,12 +122,14 @@ FAMILIES = {  # by transformers' name of the class
         steps.mbart50, further=_mbart50_further, language_at="before",
     ),
 }  # fmt: skip
-FAMILIES["BartTokenizer"] = FAMILIES["RobertaTokenizer"]
+for _name in ("Bart", "Longformer", "LED"):
+    FAMILIES[f"{_name}Tokenizer"] = FAMILIES["RobertaTokenizer"]
 FAMILIES["MT5Tokenizer"] = FAMILIES["T5Tokenizer"]
 
 BY_MODEL_TYPE = {  # config.json's model_type, where nothing names a class
     "bert": "BertTokenizer", "roberta": "RobertaTokenizer", "bart": "RobertaTokenizer",
     "gpt2": "GPT2Tokenizer", "albert": "AlbertTokenizer", "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer", "xlm-roberta": "XLMRobertaTokenizer", "mbart": "MBartTokenizer",
-    "mbart50": "MBart50Tokenizer", "marian": "MarianTokenizer",
+    "mbart50": "MBart50Tokenizer", "marian": "MarianTokenizer", "longformer": "RobertaTokenizer",
+    "led": "RobertaTokenizer",
 }  # fmt: skip
