@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from allformer.config.base import Config, Natural
-from allformer.config.counting import Heads
-
-if TYPE_CHECKING:
-    from allformer.config.attention import Attention
-    from allformer.config.stack import Stack
+from allformer.config.counting import Heads, Layers
 
 
 class Mixer(Config, slot=True):
     """What makes a context of projections. One that has tensors of its own must say `parameters`,
     or `af.count` disagrees with what is built; one that is not full attention, `keys` or, where
     queries meet no keys, `flops`; one that does not remember keys and values, `cached`."""
+
+    distances: ClassVar[bool] = True  # turned queries and keys meet by their distance alone
 
     def projections(self, attention: Heads, dim: int) -> dict[str, int]:
         """The projections that it wants, and the width of each."""
@@ -37,7 +35,7 @@ class Mixer(Config, slot=True):
         """The most tokens that it can mix; None: no end."""
         return None
 
-    def check(self, attention: Attention, stack: Stack) -> None:
+    def check(self, attention: Heads, stack: Layers) -> None:
         """Refuse what makes no sense around it; asked when a stack is made."""
 
     def keys(self, n: int, causal: bool) -> float:

@@ -133,7 +133,9 @@ class Stack(nn.Module):
     def _relation(self, layout: Layout, x: Tensor, position_ids: Tensor | None) -> Relation:
         if self.relative is None:
             return PLAIN
-        where = layout.positions(x.device, "all") if position_ids is None else position_ids
+        alike = all(block.attention.mixer.distances for block in self.config.blocks)
+        count = "all" if alike else "kept"  # where padding stands before a row, or as if not
+        where = layout.positions(x.device, count) if position_ids is None else position_ids
         relation: Relation = self.relative(where, x.dtype)
         return relation
 
