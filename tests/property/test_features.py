@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import allformer as af
 from allformer.config import (
@@ -24,7 +23,9 @@ from allformer.core.fused.linear_attention import causal_attention, whole_attent
 from allformer.core.layout import Grid
 from allformer.core.mixers.features import Features as Mixer
 from allformer.core.mixers.features import Plan, orthogonal, redraw
+from allformer.core.states import Cache, Growing
 from allformer.errors import ConfigError
+from tests.largest import Largest
 from tests.models import (
     MODERN,
     PAPER,
@@ -209,19 +210,6 @@ def test_half_precision_sums_in_full(kind, dtype):
     torch.testing.assert_close(found.double(), wanted, rtol=0, atol=4e-3 * float(v.abs().max()))
 
 
-class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor has that is made inside."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for x in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(x, Tensor):
-                self.numbers = max(self.numbers, x.numel())
-        return out
-
-
 @both
 @pytest.mark.parametrize("causal", [True, False])
 def test_no_tensor_is_as_large_as_the_square(kind, causal):
@@ -387,3 +375,9 @@ def test_costs_do_not_grow_with_the_length():
 def test_what_makes_no_sense_is_refused_with_a_way_out(make, says):
     with pytest.raises(ConfigError, match=says):
         make()
+
+
+def test_a_state_of_keys_is_refused():
+    model = loud(TREES["elu"])
+    with pytest.raises(ConfigError, match="remembers sums, not keys"):
+        model(input_ids=tokens(1, 4), cache=Cache([Growing(), Growing()]))

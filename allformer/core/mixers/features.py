@@ -71,6 +71,11 @@ class Features(Mixer):
                 f"Features({self.config.kind!r}) has no scores that a relative position could be "
                 f"added to; try relative=Rotary()"
             )
+        if scene.state is not None and not isinstance(scene.state, Recurrent):
+            raise ConfigError(
+                f"Features({self.config.kind!r}) remembers sums, not keys: its rows cannot be cut "
+                f"among processes; train with data or pipeline parallelism"
+            )
         pairs = scene.kernel == "eager" and not scene.cached
         return Plan(scene.query, scene.causal, pairs)
 
