@@ -14,11 +14,14 @@ from allformer.families import (
     bert,
     gpt2,
     gpt3,
+    linear_transformer,
+    linformer,
     llama,
     marian,
     mbart,
     mt5,
     original,
+    performer,
     roberta,
     t5,
 )
@@ -28,6 +31,7 @@ from allformer.families.family import Family
 _ALL = (bert, roberta, albert, gpt2, llama, marian, bart, mbart, t5, mt5)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
+PRESETS |= {**linear_transformer.PRESETS, **linformer.PRESETS, **performer.PRESETS}
 for _family in FAMILIES.values():
     PRESETS |= {name: partial(_family.make, raw) for name, raw in _family.presets.items()}
 
