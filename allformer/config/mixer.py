@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from allformer.config.base import Config, Natural, Positive
 from allformer.config.counting import Heads, Layers
@@ -13,6 +14,8 @@ class Mixer(Config, slot=True):
     or `af.count` disagrees with what is built; one that is not full attention, `keys` or, where
     queries meet no keys, `flops`; one that does not remember keys and values, `cached`."""
 
+    distances: ClassVar[bool] = True  # turned queries and keys meet by their distance alone
+
     def projections(self, attention: Heads, dim: int) -> dict[str, int]:
         """The projections that it wants, and the width of each."""
         size = attention.size(dim)
@@ -22,6 +25,15 @@ class Mixer(Config, slot=True):
     def parameters(self, attention: Heads, dim: int) -> int:
         """Of its own, beyond the projections."""
         return 0
+
+    def common(self, attention: Heads, dim: int) -> int:
+        """Parameters that all layers of a stack with this mixer have together."""
+        return 0
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that it can mix; None: no end."""
+        return None
 
     def check(self, attention: Heads, stack: Layers) -> None:
         """Refuse what makes no sense around it; asked when a stack is made."""

@@ -50,6 +50,7 @@ class Stack(nn.Module):
         )
         own = dict.fromkeys(name for mixer in self._mixers() for name in mixer.takes)
         self.takes: tuple[str, ...] = (*self.source.takes, *own)  # inputs, by their names
+        self._share()
         self.final_norm = None
         if stack.final_norm is not None:
             self.final_norm = make_norm(stack.final_norm, stack.dim)
@@ -69,6 +70,13 @@ class Stack(nn.Module):
         """Of those that mix alike, one each."""
         layers: Any = self.layers
         return list({x.attention.mixer.config: x.attention.mixer for x in layers}.values())
+
+    def _share(self) -> None:
+        """What layers that mix alike have together."""
+        first: dict[config.Mixer, Any] = {}
+        for layer in self.layers:
+            mixer: Any = layer.attention.mixer  # type: ignore[union-attr]
+            mixer.share(first.setdefault(mixer.config, mixer))
 
     def new_cache(self) -> Cache:
         """Empty states, one for each layer that runs: what its mixer asks for."""
@@ -148,7 +156,9 @@ class Stack(nn.Module):
     def _relation(self, layout: Layout, x: Tensor, position_ids: Tensor | None) -> Relation:
         if self.relative is None:
             return PLAIN
-        where = layout.positions(x.device, "all") if position_ids is None else position_ids
+        alike = all(block.attention.mixer.distances for block in self.config.blocks)
+        count = "all" if alike else "kept"  # where padding stands before a row, or as if not
+        where = layout.positions(x.device, count) if position_ids is None else position_ids
         relation: Relation = self.relative(where, x.dtype)
         return relation
 

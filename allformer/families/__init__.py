@@ -15,6 +15,8 @@ from allformer.families import (
     gpt2,
     gpt3,
     led,
+    linear_transformer,
+    linformer,
     llama,
     longformer,
     marian,
@@ -22,6 +24,7 @@ from allformer.families import (
     mistral,
     mt5,
     original,
+    performer,
     roberta,
     t5,
 )
@@ -32,6 +35,7 @@ from allformer.families.family import Family
 _ALL = (bert, roberta, longformer, albert, gpt2, llama, mistral, marian, bart, mbart, led, t5, mt5)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
+PRESETS |= {**linear_transformer.PRESETS, **linformer.PRESETS, **performer.PRESETS}
 for _family in FAMILIES.values():
     PRESETS |= {name: partial(_family.make, raw) for name, raw in _family.presets.items()}
 
