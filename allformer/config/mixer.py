@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from allformer.config.base import Config, Natural
 from allformer.config.counting import Heads
+
+if TYPE_CHECKING:
+    from allformer.config.attention import Attention
+    from allformer.config.stack import Stack
 
 
 class Mixer(Config, slot=True):
@@ -22,6 +27,18 @@ class Mixer(Config, slot=True):
     def parameters(self, attention: Heads, dim: int) -> int:
         """Of its own, beyond the projections."""
         return 0
+
+    def common(self, attention: Heads, dim: int) -> int:
+        """Parameters that all layers of a stack with this mixer have together."""
+        return 0
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that it can mix; None: no end."""
+        return None
+
+    def check(self, attention: Attention, stack: Stack) -> None:
+        """Refuse what makes no sense around it; asked when a stack is made."""
 
     def keys(self, n: int, causal: bool) -> float:
         """How many keys a query meets at n tokens, on average over the queries."""

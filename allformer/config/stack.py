@@ -10,7 +10,7 @@ from allformer.config.attention import divisors
 from allformer.config.base import Config, Positive, Probability
 from allformer.config.block import Block
 from allformer.config.check import Rule, refuse
-from allformer.config.counting import Part, dense
+from allformer.config.counting import Part, dense, plain_line
 from allformer.config.norm import Norm
 from allformer.config.position import Position, Sinusoidal
 from allformer.config.relative import BucketBias, Relative, Rotary
@@ -53,6 +53,8 @@ class Stack(Config):
         self._check_heads()
         self._check_relative()
         self._check_share()
+        for block in self.blocks:
+            block.attention.mixer.check(block.attention, self)
 
     @property
     def width(self) -> int:
@@ -69,7 +71,8 @@ class Stack(Config):
     @property
     def longest(self) -> int | None:
         """The most positions that it can number; None: no end."""
-        slots = (self.position, self.relative)
+        mixers = (block.attention.mixer for block in self.blocks)
+        slots = (self.position, self.relative, *mixers)
         limits = [slot.longest for slot in slots if slot is not None and slot.longest is not None]
         return min(limits, default=None)
 
@@ -124,6 +127,7 @@ class Stack(Config):
             text = f"{narrow}·d + d = {narrow}·{d} + {d}"
             yield Part(f"{name} up-projection", text, dense(narrow, d), 2 * narrow * d)
         yield from self._layers(name, n)
+        yield from self._common(name)
         if self.final_norm is not None:
             yield self.final_norm.line(f"{name} final norm", self.dim)
 
@@ -154,3 +158,9 @@ class Stack(Config):
         for line in sums.values():
             text = f"{len(seen)} × ({line.formula})"
             yield replace(line, name=f"{name} {line.name}", formula=text)
+
+    def _common(self, name: str) -> Iterator[Part]:
+        """What layers that mix alike have together."""
+        for mixer, attention in {b.attention.mixer: b.attention for b in self.blocks}.items():
+            if parameters := mixer.common(attention, self.dim):
+                yield plain_line(f"{name} shared by layers", parameters)

@@ -46,11 +46,19 @@ class Stack(nn.Module):
             Block(stack.blocks[self.order.index(i)], stack.dim, f"{path}.{i}", self.relative)
             for i in range(len(set(self.order)))
         )
+        self._share()
         self.final_norm = None
         if stack.final_norm is not None:
             self.final_norm = make_norm(stack.final_norm, stack.dim)
         self.recompute: str | None = None  # for the backward pass; see `core.recompute`
         self.drops = any(_drops(block) for block in stack.blocks)
+
+    def _share(self) -> None:
+        """What layers that mix alike have together."""
+        first: dict[config.Mixer, Any] = {}
+        for layer in self.layers:
+            mixer: Any = layer.attention.mixer  # type: ignore[union-attr]
+            mixer.share(first.setdefault(mixer.config, mixer))
 
     def new_cache(self) -> Cache:
         """Empty states, one for each layer that runs: what its mixer asks for."""

@@ -63,6 +63,10 @@ class Mixer(nn.Module):
         """Worked out once for all layers of a stack whose mixers are alike."""
         raise NotImplementedError
 
+    def share(self, first: Mixer) -> None:
+        """Take from the first layer of the stack that mixes alike (it may be this one) what they
+        have together (`config.Mixer.common`): a module, which then stands in both."""
+
     def new_state(self, causal: bool) -> State:
         """What remembers for this layer while text is generated."""
         return Growing()
