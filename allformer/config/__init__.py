@@ -20,6 +20,7 @@ from allformer.config.norm import Norm
 from allformer.config.position import Learned, Position, Sinusoidal
 from allformer.config.relative import BucketBias, LinearScaling, Llama3Scaling, Relative, Rotary
 from allformer.config.mixer import Full, Mixer, Window
+from allformer.config.block_sparse import BlockSparse
 from allformer.config.attention import Attention
 from allformer.config.feed_forward import Feed
 from allformer.config.block import Block, cycle, repeat
@@ -34,7 +35,8 @@ from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
 __all__ = [
-    "ACTIVATIONS", "PROBLEMS", "Activation", "At", "Attention", "Beside", "Block", "BucketBias",
+    "ACTIVATIONS", "PROBLEMS", "Activation", "At", "Attention", "Beside", "Block",
+    "BlockSparse", "BucketBias",
     "ClassHead", "Config", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "Feed", "Full", "Head",
     "LMHead", "Learned", "LinearScaling", "Llama3Scaling", "Mixer", "Model", "Natural", "Norm",
     "Part", "Pool", "Position", "Positive", "PretrainHead", "Probability", "Relative", "Rotary",
