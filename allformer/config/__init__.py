@@ -30,6 +30,7 @@ from allformer.config.head import (
     PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
     Transform, heads_of, words_of,
 )  # fmt: skip
+from allformer.config.reading_head import ReadingHead
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
@@ -39,7 +40,8 @@ __all__ = [
     "BlockSparse", "BucketBias",
     "ClassHead", "Config", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "Feed", "Full", "Head",
     "LMHead", "Learned", "LinearScaling", "Llama3Scaling", "Mixer", "Model", "Natural", "Norm",
-    "Part", "Pool", "Position", "Positive", "PretrainHead", "Probability", "Relative", "Rotary",
+    "Part", "Pool", "Position", "Positive", "PretrainHead", "Probability", "ReadingHead",
+    "Relative", "Rotary",
     "Rule", "Several", "Sinusoidal", "Source", "SpanHead", "Stack", "Tokens", "Transform", "Window",
     "above", "choice", "config_from_json", "cycle", "from_dict", "heads_of", "refuse", "repeat",
     "to_dict", "words_of",
