@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from allformer.config.attention import divisors
 from allformer.config.base import Config, Positive, Probability
@@ -25,7 +25,8 @@ class Stack(Config):
     `blocks` comes from `repeat(block, n)` or `cycle((a, b), n)`: variation by layer is data.
     `relative` is the position inside the attention. `share` names for each block the set of
     weights that it uses: `share=(0, 0, 1, 1)` is four layers deep and holds two (ALBERT).
-    `dropout` acts on the embedded input, `final_dropout` on the output (T5).
+    `dropout` acts on the embedded input, after its norm or before it (`dropout_at="summed"`:
+    BigBird), `final_dropout` on the output (T5).
     """
 
     dim: Positive
@@ -42,6 +43,7 @@ class Stack(Config):
     share: tuple[int, ...] | None = None
     dropout: Probability = 0.1
     final_dropout: Probability = 0.0
+    dropout_at: Literal["normed", "summed"] = "normed"
 
     def __post_init__(self) -> None:
         super().__post_init__()

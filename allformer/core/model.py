@@ -219,7 +219,9 @@ class Model(nn.Module, Generic[C]):
         out: dict[str, Tensor] = {}
         memory: Tensor | None = None
         across: Layout | None = None
-        for name, side in sides.items():
+        for i, (name, side) in enumerate(sides.items()):
+            if i == 0 and self.head is not None:
+                side = self.head.complete(side)
             if memory is not None and across is not None:
                 memory, across = alike(memory, across, side.layout)
             stack = self.stack(name)
