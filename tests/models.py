@@ -16,11 +16,14 @@ from allformer.config import (
     DecoderOnly,
     EncoderDecoder,
     EncoderOnly,
+    Features,
     Feed,
+    GlobalWindow,
     Learned,
     LinearScaling,
     Llama3Scaling,
     LMHead,
+    LowRank,
     Model,
     Norm,
     Pool,
@@ -137,10 +140,23 @@ SPREAD: dict[str, Model] = {
     "last token": DecoderOnly(stack(causal=True), ClassHead(("a", "b"), at="last")),
     "last end": replace(seq2seq(), head=ClassHead(("a", "b"), at="eos", dense="relu")),
     "spans": EncoderOnly(stack(), SpanHead()),
+    "global window": EncoderOnly(
+        stack(replace(PAPER, attention=Attention(4, mixer=GlobalWindow(3, 2)))),
+        ClassHead(("a", "b"), at="first"),
+    ),
     "pretraining": EncoderOnly(
         stack(),
         PretrainHead(LMHead(bias=True, transform=Transform()), ClassHead(("a", "b"))),
         Pool(),
+    ),
+    "linear": decoder_only(
+        replace(MODERN, attention=replace(MODERN.attention, mixer=Features("elu")))
+    ),
+    "random features": decoder_only(
+        replace(MODERN, attention=replace(MODERN.attention, mixer=Features("favor", 11)))
+    ),
+    "low rank": encoder_only(
+        replace(MODERN, attention=replace(MODERN.attention, mixer=LowRank(5, 64)))
     ),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))

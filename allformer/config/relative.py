@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from allformer.config.base import Config, Positive
 from allformer.config.check import above, refuse
@@ -13,6 +13,8 @@ from allformer.config.position import Places
 
 class Relative(Places, slot=True):
     """Turns queries and keys, or adds to scores; one with tensors must say `parameters`."""
+
+    adds: ClassVar[bool] = False  # to scores, which not every mixer has
 
     def parameters(self, attention: Heads, dim: int) -> int:
         """Of its own, once for all layers."""
@@ -68,6 +70,7 @@ class BucketBias(Relative):
     looks back only and has all the buckets for that side. All layers share one table.
     """
 
+    adds: ClassVar[bool] = True
     buckets: Positive = 32
     max_distance: Positive = 128
 

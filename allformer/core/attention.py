@@ -98,6 +98,10 @@ class Attention(nn.Module):
         self, x: Tensor, plan: Any, before: Tensor | None, relation: Relation
     ) -> dict[str, Tensor]:
         qkv: Fused = self.qkv  # looked up once: a module finds its parts slowly
+        some = self.mixer.wants(plan)
+        if some is not None:
+            fewer = zip(some, qkv.only(x, *some), strict=True)
+            return {name: self.mixer.put(part, plan, key=False) for name, part in fewer}
         fused = qkv(x)
         if relation.turns:
             fused = self._turn(fused, relation)

@@ -152,8 +152,8 @@ class Model(nn.Module, Generic[C]):
         found: dict[str, dict[str, Tensor]] = {}
         known: list[str] = []
         for key, prefix in self.prefixes.items():
-            source: Any = self.stack(key).source
-            known += (names := [prefix + take for take in (*source.takes, "attention_mask")])
+            takes: tuple[str, ...] = self.stack(key).takes
+            known += (names := [prefix + take for take in (*takes, "attention_mask")])
             found[key] = {n.removeprefix(prefix): left.pop(n) for n in names if n in left}
         own: tuple[str, ...] = () if self.head is None else self.head.targets
         targets = {name: left.pop(name) for name in own if name in left}
@@ -191,7 +191,7 @@ class Model(nn.Module, Generic[C]):
         sides: dict[str, Side] = {}
         for name, inputs in found.items():
             prefix = self.prefixes[name]
-            rows, width = self.stack(name).source.check(inputs, prefix)
+            rows, width = self.stack(name).check(inputs, self.head_of(name), prefix)
             if sides and rows != (batch := next(iter(sides.values())).layout.rows):
                 first, mine = (next(iter(found[key])) for key in (next(iter(found)), name))
                 raise ConfigError(
@@ -219,17 +219,23 @@ class Model(nn.Module, Generic[C]):
         out: dict[str, Tensor] = {}
         memory: Tensor | None = None
         across: Layout | None = None
-        for name, side in sides.items():
+        for i, (name, side) in enumerate(sides.items()):
+            if i == 0 and self.head is not None:
+                side = self.head.complete(side)
             if memory is not None and across is not None:
                 memory, across = alike(memory, across, side.layout)
             stack = self.stack(name)
             x = stack.source(side, dtype)
             out[name] = stack(
                 x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel,
-                position_ids=side.inputs.get("position_ids"),
+                inputs=side.inputs, head=self.head_of(name),
             )  # fmt: skip
             memory, across = out[name], side.layout
         return out
+
+    def head_of(self, name: str) -> config.Head | None:
+        """The head, for the stack whose states it reads: the last one."""
+        return self.config.head if name == list(self.prefixes)[-1] else None
 
     def states(
         self, *, dtype: torch.dtype | None = None, kernel: str = "fast", **inputs: Any
@@ -336,10 +342,11 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         *,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
+        **inputs: Any,
     ) -> Tensor:
-        """input_ids B S → memory B S dim (zeros at padding)."""
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        return self.states(dtype=dtype, kernel=kernel, **inputs)["encoder"]
+        """input_ids B S, and what else the encoder takes → memory B S dim (zeros at padding)."""
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, **inputs}
+        return self.states(dtype=dtype, kernel=kernel, **given)["encoder"]
 
     def new_cache(self) -> Cache:
         """Empty states for `step`."""
@@ -418,8 +425,8 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         given = {**given, "token_type_ids": token_type_ids, **inputs}
         plain = dtype is None and kernel == "fast" and labels is None and not inputs
         if self._replay is not None and plain and Replay.fits(input_ids) and not listening():
-            rows, width = self.encoder.source.check(
-                {k: x for k, x in given.items() if x is not None}
+            rows, width = self.encoder.check(
+                {k: x for k, x in given.items() if x is not None}, self.config.head
             )
             if attention_mask is not None:
                 check_mask(attention_mask, rows, width)
@@ -436,7 +443,8 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """`model.compile()`: as torch has it, in place. Inference on a GPU becomes CUDA graphs of
         batches without their padding; see `core.replay`."""
-        if self.device.type == "cuda" and not args and not kwargs:
+        told = self.encoder.takes != self.encoder.source.takes  # plans depend on what is given
+        if self.device.type == "cuda" and not (args or kwargs or told):
             self._replay = Replay(self.infer, self.reads_first)
         else:
             super().compile(*args, **kwargs)

@@ -5,6 +5,7 @@ Legend: B batch, T length, N packed tokens, dim model width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from allformer.core.fused import ready
 from allformer.core.fused.norm import NOTHING, Thinning, norm_of_sum
 from allformer.core.fused.random import draw
 from allformer.core.layout import Layout
+from allformer.core.mixers.mixer import NOTHING as NO_INPUTS
 from allformer.core.mixers.mixer import Scene
 from allformer.core.norm import make_norm
 from allformer.core.recompute import recomputed
@@ -46,11 +48,35 @@ class Stack(nn.Module):
             Block(stack.blocks[self.order.index(i)], stack.dim, f"{path}.{i}", self.relative)
             for i in range(len(set(self.order)))
         )
+        own = dict.fromkeys(name for mixer in self._mixers() for name in mixer.takes)
+        self.takes: tuple[str, ...] = (*self.source.takes, *own)  # inputs, by their names
+        self._share()
         self.final_norm = None
         if stack.final_norm is not None:
             self.final_norm = make_norm(stack.final_norm, stack.dim)
         self.recompute: str | None = None  # for the backward pass; see `core.recompute`
         self.drops = any(_drops(block) for block in stack.blocks)
+
+    def check(
+        self, inputs: Mapping[str, Tensor], head: config.Head | None = None, prefix: str = ""
+    ) -> tuple[int, int]:
+        """Refuse wrong inputs (errors say `prefix` before a name); rows and width of the others."""
+        shape: tuple[int, int] = self.source.check(inputs, prefix)
+        for mixer in self._mixers():
+            mixer.check(inputs, shape, self.config, head, prefix)
+        return shape
+
+    def _mixers(self) -> list[Any]:
+        """Of those that mix alike, one each."""
+        layers: Any = self.layers
+        return list({x.attention.mixer.config: x.attention.mixer for x in layers}.values())
+
+    def _share(self) -> None:
+        """What layers that mix alike have together."""
+        first: dict[config.Mixer, Any] = {}
+        for layer in self.layers:
+            mixer: Any = layer.attention.mixer  # type: ignore[union-attr]
+            mixer.share(first.setdefault(mixer.config, mixer))
 
     def new_cache(self) -> Cache:
         """Empty states, one for each layer that runs: what its mixer asks for."""
@@ -67,17 +93,22 @@ class Stack(nn.Module):
         across: Layout | None = None,
         cache: Cache | None = None,
         kernel: str = "fast",
-        position_ids: Tensor | None = None,
+        inputs: Mapping[str, Tensor] = NO_INPUTS,
+        head: config.Head | None = None,
     ) -> Tensor:
         """Hidden states B T dim, or packed N dim, through all layers.
 
         `memory` in the layout `across` is what cross-attention looks at; a cache that has its
-        keys and values needs `across` alone.
+        keys and values needs `across` alone. `inputs`, in the layout, are for the mixers that take
+        any (and position_ids for relative positions); `head` is what reads the states.
         """
-        relation = self._relation(layout, x, position_ids)
+        relation = self._relation(layout, x, inputs.get("position_ids"))
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
-        scene = scene._replace(cached=cache is not None)
-        wide = None if across is None else scene._replace(key=across, causal=False, relation=PLAIN)
+        told: dict[str, Any] = {"inputs": inputs, "stack": self.config, "head": head}
+        scene = scene._replace(cached=cache is not None, **told)
+        wide = None
+        if across is not None:
+            wide = scene._replace(key=across, causal=False, relation=PLAIN, inputs=NO_INPUTS)
         within: Plans = {}
         outside: Plans = {}
         fused = cache is None and ready(x)
@@ -125,7 +156,9 @@ class Stack(nn.Module):
     def _relation(self, layout: Layout, x: Tensor, position_ids: Tensor | None) -> Relation:
         if self.relative is None:
             return PLAIN
-        where = layout.positions(x.device, "all") if position_ids is None else position_ids
+        alike = all(block.attention.mixer.distances for block in self.config.blocks)
+        count = "all" if alike else "kept"  # where padding stands before a row, or as if not
+        where = layout.positions(x.device, count) if position_ids is None else position_ids
         relation: Relation = self.relative(where, x.dtype)
         return relation
 

@@ -14,8 +14,10 @@ from allformer.families.kinds import INERT, MOST_LAYERS, OBJECT, TEXT, WORDS
 
 CONFIGS = {
     "bert": hf.BertConfig, "roberta": hf.RobertaConfig, "albert": hf.AlbertConfig,
-    "gpt2": hf.GPT2Config, "llama": hf.LlamaConfig, "marian": hf.MarianConfig,
-    "bart": hf.BartConfig, "mbart": hf.MBartConfig, "t5": hf.T5Config, "mt5": hf.MT5Config,
+    "gpt2": hf.GPT2Config, "llama": hf.LlamaConfig, "mistral": hf.MistralConfig,
+    "marian": hf.MarianConfig, "bart": hf.BartConfig, "mbart": hf.MBartConfig, "t5": hf.T5Config,
+    "mt5": hf.MT5Config, "big_bird": hf.BigBirdConfig, "longformer": hf.LongformerConfig,
+    "led": hf.LEDConfig,
 }  # fmt: skip
 
 
