@@ -161,7 +161,7 @@ def mechanisms_table(name: str, found: Any) -> Table:
         if full.measured:
             speed = f"{full.seconds / row.seconds:.2f}"
             size = f"{row.peak_bytes / max(1, full.peak_bytes):.2f}"
-        weights = f"{row.fresh} fresh" if row.fresh else "the model's"
+        weights = f"{row.fresh} fresh" if row.fresh else "kept"
         cells = (f"{1000 * row.seconds:,.1f}", speed, _bytes(row.peak_bytes), size)
         table.add_row(row.mechanism, *cells, f"{row.error:.3g}", weights)
     return table

@@ -81,7 +81,7 @@ class Window(Mixer):
         return keys_within(self.left, self.right, n, causal, self.dilation)
 
     def state(self, attention: Heads, dim: int, n: int) -> int:
-        return min(n, self.left) * self.cached(attention, dim)  # a ring
+        return min(n, self.reach[0]) * self.cached(attention, dim)  # a ring
 
 
 def keys_within(left: int, right: int, n: int, causal: bool, dilation: int = 1) -> float:

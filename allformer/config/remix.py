@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -12,10 +13,11 @@ from allformer.config.stack import Stack
 Tree = TypeVar("Tree", bound=Model)
 
 
-def remix(model: Tree, mixer: Mixer, stack: str | None = None) -> Tree:
+def remix(model: Tree, mixer: Mixer | Callable[[int], Mixer], stack: str | None = None) -> Tree:
     """Another mixer in every self-attention: `remix(preset("bert-base"), Window(256, 256))`.
 
-    `stack` names the one that changes; else all do. What does not fit is refused as ever.
+    Layers may differ: `remix(tree, lambda layer: BlockSparse(seed=layer))`. `stack` names the one
+    that changes; else all do. What does not fit is refused as ever.
     """
     found: dict[str, Any] = {
         name: _remixed(slot, mixer) for name, slot in model.stacks.items() if stack in (None, name)
@@ -29,8 +31,10 @@ def mixes_fully(model: Model) -> bool:
     return all(block.attention.mixer == Full() for block in blocks)
 
 
-def _remixed(stack: Stack, mixer: Mixer) -> Stack:
-    blocks = tuple(
-        replace(block, attention=replace(block.attention, mixer=mixer)) for block in stack.blocks
-    )
-    return replace(stack, blocks=blocks)
+def _remixed(stack: Stack, mixer: Mixer | Callable[[int], Mixer]) -> Stack:
+    layers = stack.share or range(len(stack.blocks))  # shared weights need equal blocks
+    blocks = []
+    for i, block in zip(layers, stack.blocks, strict=True):
+        own = mixer if isinstance(mixer, Mixer) else mixer(i)
+        blocks.append(replace(block, attention=replace(block.attention, mixer=own)))
+    return replace(stack, blocks=tuple(blocks))

@@ -9,7 +9,16 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from allformer.config import Attention, EncoderDecoder, LMHead, Mixer, Tokens, Window
+from allformer.config import (
+    Attention,
+    EncoderDecoder,
+    Features,
+    Full,
+    LMHead,
+    Mixer,
+    Tokens,
+    Window,
+)  # fmt: skip
 from allformer.config.remix import remix
 from allformer.core.model import build
 from allformer.count import count, with_full_attention
@@ -183,3 +192,23 @@ def test_what_generating_remembers_grows_with_the_tokens_or_stays_within_the_win
     }
     assert with_full_attention(windowed) == decoder_only()
     assert with_full_attention(decoder_only()) is None
+
+
+def held(state: object) -> int:
+    """Bytes of all tensors in a state."""
+    if isinstance(state, torch.Tensor):
+        return state.numel() * state.element_size()
+    parts = state.values() if isinstance(state, dict) else vars(state).values()
+    return sum(held(x) for x in parts if isinstance(x, torch.Tensor | dict))
+
+
+@pytest.mark.parametrize(
+    "mixer", [Full(), Window(32), Window(16, dilation=2), Features("elu"), Features("favor", 48)]
+)
+def test_the_formula_says_what_the_states_hold(mixer):
+    tree = remix(decoder_only(), mixer)
+    model = build(tree, seed=0).eval()
+    cache = model.new_cache()
+    with torch.no_grad():
+        model.step(torch.randint(1, 10, (1, 96)), cache)
+    assert sum(held(layer.own) for layer in cache.layers) == count(tree, 96, 4).state_bytes
