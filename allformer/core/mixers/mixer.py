@@ -8,7 +8,6 @@ state remembers for it, and turns projections into the context.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +16,8 @@ from torch import Tensor, nn
 from allformer import config
 from allformer.core.layout import Layout
 from allformer.core.places import Places
-from allformer.core.relatives.relative import PLAIN, Relation
+from allformer.core.relatives.relative import PLAIN, Extra, Relation
 from allformer.core.states import Growing, State
-
-Extra = Callable[[Tensor, Places], Tensor]
 
 
 class Scene(NamedTuple):
@@ -85,6 +82,7 @@ class Mixer(nn.Module):
     ) -> Tensor:
         """Projections, each … rows, → the context, … heads·D.
 
-        `extra(q, places)` is what a relative position adds to this layer's scores.
+        `extra(q, places)` is what a relative position adds to this layer's scores, and
+        `extra.query(q)` what meets its keys.
         """
         raise NotImplementedError
