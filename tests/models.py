@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from allformer.config import (
+    AdaptiveHead,
+    AdaptiveTokens,
     Attention,
     Block,
     BucketBias,
@@ -35,6 +37,7 @@ from allformer.config import (
     Tokens,
     Transform,
     Window,
+    XLRelative,
     cycle,
     repeat,
 )
@@ -157,6 +160,19 @@ SPREAD: dict[str, Model] = {
     ),
     "low rank": encoder_only(
         replace(MODERN, attention=replace(MODERN.attention, mixer=LowRank(5, 64)))
+    ),
+    "segments": decoder_only(position=None, relative=XLRelative(memory=64, clamp=5)),
+    "clusters": DecoderOnly(
+        stack(
+            replace(PAPER, norm_at="pre"),
+            causal=True,
+            position=None,
+            source=AdaptiveTokens(
+                VOCAB, scale=True, pad_id=PAD, bos_id=BOS, eos_id=EOS, cutoffs=(9, 20), divide=2
+            ),
+            relative=XLRelative(memory=64, untie=False),
+        ),
+        AdaptiveHead(shares=(False, True, True)),
     ),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))

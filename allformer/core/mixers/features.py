@@ -26,9 +26,10 @@ from allformer.core.fused.linear_attention import (
     whole_attention,
 )
 from allformer.core.layout import Layout
-from allformer.core.mixers.mixer import Extra, Mixer, Scene
+from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.precision import widen
 from allformer.core.registry import implements
+from allformer.core.relatives.relative import Extra
 from allformer.core.states import Recurrent, State
 from allformer.core.taps import listening_exactly, tap
 from allformer.errors import ConfigError

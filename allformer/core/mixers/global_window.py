@@ -28,8 +28,9 @@ from allformer.core.kernels.flex import Flex
 from allformer.core.kernels.flex_global import global_blocks, global_flex
 from allformer.core.layout import Layout
 from allformer.core.look import Look, make_look
-from allformer.core.mixers.mixer import Extra, Mixer, Scene
+from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.registry import implements
+from allformer.core.relatives.relative import Extra
 from allformer.core.states import State
 from allformer.core.taps import listening_exactly, tap
 from allformer.errors import ConfigError
