@@ -11,6 +11,7 @@ from torch import Tensor
 from allformer.config import (
     Attention,
     Block,
+    BlockSparse,
     BucketBias,
     ClassHead,
     DecoderOnly,
@@ -25,6 +26,7 @@ from allformer.config import (
     Norm,
     Pool,
     PretrainHead,
+    ReadingHead,
     Rotary,
     Sinusoidal,
     SpanHead,
@@ -141,6 +143,17 @@ SPREAD: dict[str, Model] = {
         stack(),
         PretrainHead(LMHead(bias=True, transform=Transform()), ClassHead(("a", "b"))),
         Pool(),
+    ),
+    "blocks that look at blocks": encoder_only(
+        blocks=tuple(
+            Block(Attention(4, mixer=BlockSparse(4, 1, seed)), Feed(40), dropout=0.0)
+            for seed in range(2)
+        ),
+        source_norm=Norm(),
+        dropout_at="summed",
+    ),
+    "questions": EncoderOnly(
+        stack(source=replace(TOKENS, types=2)), ReadingHead(feed=Feed(18, "gelu"), sep_id=3)
     ),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))
