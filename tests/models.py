@@ -13,6 +13,7 @@ from allformer.config import (
     AdaptiveTokens,
     Attention,
     Block,
+    BlockSparse,
     BucketBias,
     ClassHead,
     DecoderOnly,
@@ -30,6 +31,7 @@ from allformer.config import (
     Norm,
     Pool,
     PretrainHead,
+    ReadingHead,
     Rotary,
     Sinusoidal,
     SpanHead,
@@ -173,6 +175,17 @@ SPREAD: dict[str, Model] = {
             relative=XLRelative(memory=64, untie=False),
         ),
         AdaptiveHead(shares=(False, True, True)),
+    ),
+    "blocks that look at blocks": encoder_only(
+        blocks=tuple(
+            Block(Attention(4, mixer=BlockSparse(4, 1, seed)), Feed(40), dropout=0.0)
+            for seed in range(2)
+        ),
+        source_norm=Norm(),
+        dropout_at="summed",
+    ),
+    "questions": EncoderOnly(
+        stack(source=replace(TOKENS, types=2)), ReadingHead(feed=Feed(18, "gelu"), sep_id=3)
     ),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))
