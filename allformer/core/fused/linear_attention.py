@@ -184,17 +184,32 @@ def _known(cut: Cut, before: Sums | None) -> tuple[Sums, Tensor | None]:
     base = _finite(highest)
     grow = (own - base).exp()  # a chunk's own, into the common measure
     fade = (highest[..., :-1] - base[..., 1:]).exp()  # what came before, into the new one
-    values, mass = (_faded(x, grow, fade) for x in (values, mass[..., None]))
-    return Sums(values, mass[..., 0]), highest
+    faded: Any = _Faded.apply
+    values = faded(values * grow[..., None, None], fade)
+    mass = faded((mass * grow[..., None])[..., None], fade)[..., 0]
+    return Sums(values, mass), highest
 
 
-def _faded(x: Tensor, grow: Tensor, fade: Tensor) -> Tensor:
-    """Running sums along the third axis, of which each step first fades what there is."""
-    parts = (x * grow[..., None, None]).unbind(2)
-    total = [parts[0]]
-    for i, part in enumerate(parts[1:]):
-        total.append(total[-1] * fade[:, :, i, None, None] + part)
-    return torch.stack(total, 2)
+class _Faded(torch.autograd.Function):
+    """Running sums along the third axis, of which each step first fades what there is; one pass
+    back and forth, and nothing is kept but the factors, which are no function of anything learned.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, fade: Tensor) -> Tensor:
+        ctx.save_for_backward(fade)
+        out = x.clone()
+        for i in range(fade.shape[2]):
+            out[:, :, i + 1].addcmul_(out[:, :, i], fade[:, :, i, None, None])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (fade,) = ctx.saved_tensors
+        out = grads[0].clone()
+        for i in reversed(range(fade.shape[2])):
+            out[:, :, i].addcmul_(out[:, :, i + 1], fade[:, :, i, None, None])
+        return out, None
 
 
 def _finite(top: Tensor) -> Tensor:
