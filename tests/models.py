@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from allformer.config import (
+    AdaptiveHead,
+    AdaptiveTokens,
     Attention,
     Block,
+    BlockSparse,
     BucketBias,
     ClassHead,
     DecoderOnly,
@@ -28,6 +31,7 @@ from allformer.config import (
     Norm,
     Pool,
     PretrainHead,
+    ReadingHead,
     Rotary,
     Sinusoidal,
     SpanHead,
@@ -35,6 +39,7 @@ from allformer.config import (
     Tokens,
     Transform,
     Window,
+    XLRelative,
     cycle,
     repeat,
 )
@@ -157,6 +162,30 @@ SPREAD: dict[str, Model] = {
     ),
     "low rank": encoder_only(
         replace(MODERN, attention=replace(MODERN.attention, mixer=LowRank(5, 64)))
+    ),
+    "segments": decoder_only(position=None, relative=XLRelative(memory=64, clamp=5)),
+    "clusters": DecoderOnly(
+        stack(
+            replace(PAPER, norm_at="pre"),
+            causal=True,
+            position=None,
+            source=AdaptiveTokens(
+                VOCAB, scale=True, pad_id=PAD, bos_id=BOS, eos_id=EOS, cutoffs=(9, 20), divide=2
+            ),
+            relative=XLRelative(memory=64, untie=False),
+        ),
+        AdaptiveHead(shares=(False, True, True)),
+    ),
+    "blocks that look at blocks": encoder_only(
+        blocks=tuple(
+            Block(Attention(4, mixer=BlockSparse(4, 1, seed)), Feed(40), dropout=0.0)
+            for seed in range(2)
+        ),
+        source_norm=Norm(),
+        dropout_at="summed",
+    ),
+    "questions": EncoderOnly(
+        stack(source=replace(TOKENS, types=2)), ReadingHead(feed=Feed(18, "gelu"), sep_id=3)
     ),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))

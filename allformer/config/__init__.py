@@ -19,6 +19,7 @@ from allformer.config.base import (
 from allformer.config.norm import Norm
 from allformer.config.position import Learned, Position, Sinusoidal
 from allformer.config.relative import BucketBias, LinearScaling, Llama3Scaling, Relative, Rotary
+from allformer.config.xl import XLRelative
 from allformer.config.mixer import Full, Mixer, Window
 from allformer.config.block_sparse import BlockSparse
 from allformer.config.features import Features
@@ -34,18 +35,69 @@ from allformer.config.head import (
     Transform, heads_of, words_of,
 )  # fmt: skip
 from allformer.config.reading_head import ReadingHead
+from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
 __all__ = [
-    "ACTIVATIONS", "PROBLEMS", "Activation", "At", "Attention", "Beside", "Block", "BlockSparse",
-    "BucketBias", "ClassHead", "Config", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "Features",
-    "Feed", "Full", "GlobalWindow", "Head", "LMHead", "Learned", "LinearScaling", "Llama3Scaling",
-    "LowRank", "Mixer", "Model", "Natural", "Norm",
-    "Part", "Pool", "Position", "Positive", "PretrainHead", "Probability", "ReadingHead",
-    "Relative", "Rotary",
-    "Rule", "Several", "Sinusoidal", "Source", "SpanHead", "Stack", "Tokens", "Transform", "Window",
-    "above", "choice", "config_from_json", "cycle", "from_dict", "heads_of", "refuse", "repeat",
-    "to_dict", "words_of",
+    "ACTIVATIONS",
+    "PROBLEMS",
+    "Activation",
+    "AdaptiveHead",
+    "AdaptiveTokens",
+    "At",
+    "Attention",
+    "Beside",
+    "Block",
+    "BlockSparse",
+    "BucketBias",
+    "ClassHead",
+    "Config",
+    "DecoderOnly",
+    "EncoderDecoder",
+    "EncoderOnly",
+    "Features",
+    "Feed",
+    "Full",
+    "GlobalWindow",
+    "Head",
+    "LMHead",
+    "Learned",
+    "LinearScaling",
+    "Llama3Scaling",
+    "LowRank",
+    "Mixer",
+    "Model",
+    "Natural",
+    "Norm",
+    "Part",
+    "Pool",
+    "Position",
+    "Positive",
+    "PretrainHead",
+    "Probability",
+    "ReadingHead",
+    "Relative",
+    "Rotary",
+    "Rule",
+    "Several",
+    "Sinusoidal",
+    "Source",
+    "SpanHead",
+    "Stack",
+    "Tokens",
+    "Transform",
+    "Window",
+    "XLRelative",
+    "above",
+    "choice",
+    "config_from_json",
+    "cycle",
+    "from_dict",
+    "heads_of",
+    "refuse",
+    "repeat",
+    "to_dict",
+    "words_of",
 ]  # fmt: skip

@@ -102,6 +102,8 @@ class Stack(Config):
             refuse(self, "relative", "turns pairs: head_dim must be even", "try head_dim=64")
         if isinstance(self.relative, Rotary) and len({size for _, size in shapes}) > 1:
             refuse(self, "relative", "needs one head_dim in all blocks", "give head_dim")
+        if self.relative is not None:
+            self.relative.fits(self)
         if isinstance(self.relative, BucketBias) and len({heads for heads, _ in shapes}) > 1:
             refuse(self, "relative", "needs one number of heads in all blocks", "make them equal")
 
@@ -130,6 +132,7 @@ class Stack(Config):
             yield Part(f"{name} up-projection", text, dense(narrow, d), 2 * narrow * d)
         yield from self._layers(name, n)
         yield from self._common(name)
+        yield from self._distances(f"{name} relative positions", n)
         if self.final_norm is not None:
             yield self.final_norm.line(f"{name} final norm", self.dim)
 
@@ -140,6 +143,24 @@ class Stack(Config):
         if self.relative is not None:
             lines.append(self.relative.line(name, self.blocks[0].attention, self.dim))
         return [line for line in lines if line.parameters] or lines[:1]
+
+    def _distances(self, name: str, n: int) -> Iterator[Part]:
+        """What a relative position has, and does, in each layer."""
+        if self.relative is None:
+            return
+        total = flops = quadratic = 0
+        seen: set[int] = set()
+        for i, block in zip(self.share or range(len(self.blocks)), self.blocks, strict=True):
+            part = block.attention
+            keys = part.mixer.keys(n, self.causal)
+            flops += self.relative.flops(part, self.dim, keys)
+            quadratic += self.relative.flops(part, self.dim, keys)
+            quadratic -= self.relative.flops(part, self.dim, 0)
+            total += 0 if i in seen else self.relative.of_layer(part, self.dim)
+            seen.add(i)
+        if total or flops:
+            text = self.relative.formula(self.blocks[0].attention, self.dim)
+            yield Part(name, f"{len(seen)} × ({text})", total, flops, quadratic)
 
     def _layers(self, name: str, n: int) -> Iterator[Part]:
         """Layers of one kind in one line: shared weights count once, their work each time."""

@@ -12,7 +12,7 @@ Legend: B batch, S source length, T target length, N packed tokens, V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -33,7 +33,7 @@ from allformer.core.registry import implements, module_for
 from allformer.core.replay import Replay
 from allformer.core.stack import Stack
 from allformer.core.starts import start
-from allformer.core.states import Cache
+from allformer.core.states import Cache, SegmentMemory
 from allformer.core.taps import listening
 from allformer.errors import ConfigError
 
@@ -276,6 +276,13 @@ class Model(nn.Module, Generic[C]):
         return None
 
 
+def segments_of(cache: Cache) -> Tensor | None:
+    """What the layers remember of the segments so far, layers M B dim; None: another kind."""
+    states = [layer.own for layer in cache.layers]
+    found = [x.hidden for x in states if isinstance(x, SegmentMemory) and x.hidden is not None]
+    return torch.stack(found).transpose(1, 2) if len(found) == len(states) else None
+
+
 def alike(x: Tensor, layout: Layout, other: Layout) -> tuple[Tensor, Layout]:
     """What is looked at, packed if they who look are packed, else on its grid."""
     if layout.packed == other.packed:
@@ -471,12 +478,26 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         labels: Tensor | None = None,
         *,
         cache: Cache | None = None,
+        mems: Tensor | Sequence[Tensor] | None = None,
+        mem_len: int | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
         **inputs: Any,
     ) -> Output:
-        """input_ids B T → logits B T V; with a cache, `attention_mask` covers cached tokens too."""
+        """input_ids B T → logits B T V; with a cache, `attention_mask` covers cached tokens too.
+
+        A model that remembers earlier segments takes their `mems` (for each layer M B dim, as it
+        gives them) and gives those for the next one; `mem_len` is how many tokens, if not as many
+        as its config says.
+        """
         given = {"input_ids": input_ids, "labels": labels, **inputs}
+        if cache is None and self._remembers(mems, mem_len):
+            old = None if mems is None else [x.transpose(0, 1) for x in mems]
+            cache = self.new_cache(mem_len, old)
+            out = self(
+                input_ids, attention_mask, labels, cache=cache, dtype=dtype, kernel=kernel, **inputs
+            )
+            return Output(out, mems=segments_of(cache))
         if cache is None:
             given["attention_mask"] = attention_mask
             return self.call(given, dtype=dtype, kernel=kernel)
@@ -496,9 +517,21 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         hidden = self.hidden(sides, dtype=dtype, kernel=kernel, cache=cache)
         return self.finish(hidden, sides, targets)
 
-    def new_cache(self) -> Cache:
-        """Empty states for `step` and for calls with `cache=`."""
-        return self.decoder.new_cache()
+    def _remembers(self, mems: Any, mem_len: int | None) -> bool:
+        """Whether this call has a memory of earlier segments."""
+        relative = self.config.decoder.relative
+        usual = 0 if relative is None else relative.memory
+        return mems is not None or bool(usual if mem_len is None else mem_len)
+
+    def new_cache(
+        self, memory: int | None = None, mems: Tensor | Sequence[Tensor] | None = None
+    ) -> Cache:
+        """Empty states for `step` and for calls with `cache=`.
+
+        Of a model that remembers earlier segments: `memory` tokens, if not as many as its config
+        says, at first `mems`, B M dim for each layer.
+        """
+        return self.decoder.new_cache(memory, mems)
 
     def step(
         self,

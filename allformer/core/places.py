@@ -20,6 +20,7 @@ class Places(NamedTuple):
 
     `plain`: key j stands at j, the queries are the last T of them, and all are real: the whole
     triangle (T = S) is then SDPA's `is_causal`. `last`: no key stands after the one query there is.
+    `tail`: keys stand one after the other, and the queries are the last T of them, real or not.
     """
 
     query: Tensor
@@ -27,6 +28,7 @@ class Places(NamedTuple):
     real: Tensor | None = None
     plain: bool = False
     last: bool = False
+    tail: bool = False
 
     @property
     def distance(self) -> Tensor:

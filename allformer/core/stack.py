@@ -5,7 +5,7 @@ Legend: B batch, T length, N packed tokens, dim model width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -17,15 +17,16 @@ from allformer.core.block import Block, Carried
 from allformer.core.fused import ready
 from allformer.core.fused.norm import NOTHING, Thinning, norm_of_sum
 from allformer.core.fused.random import draw
-from allformer.core.layout import Layout
+from allformer.core.layout import Grid, Layout, Packed
 from allformer.core.mixers.mixer import NOTHING as NO_INPUTS
 from allformer.core.mixers.mixer import Scene
 from allformer.core.norm import make_norm
 from allformer.core.recompute import recomputed
 from allformer.core.registry import module_for
-from allformer.core.relatives.relative import PLAIN, Relation
+from allformer.core.relatives.relative import PLAIN, Relation, refuse_memory
 from allformer.core.states import Cache, LayerState
 from allformer.core.taps import listening, speaking_as, tap
+from allformer.errors import ConfigError
 
 Plans = dict[tuple[config.Mixer, int, bool], Any]  # by what mixes alike, and the form of its heads
 
@@ -78,11 +79,26 @@ class Stack(nn.Module):
             mixer: Any = layer.attention.mixer  # type: ignore[union-attr]
             mixer.share(first.setdefault(mixer.config, mixer))
 
-    def new_cache(self) -> Cache:
-        """Empty states, one for each layer that runs: what its mixer asks for."""
+    def new_cache(
+        self,
+        memory: int | None = None,
+        mems: Tensor | Sequence[Tensor] | None = None,
+        real: Tensor | None = None,
+    ) -> Cache:
+        """Empty states, one for each layer that runs: what its mixer asks for.
+
+        Where earlier segments are remembered, `memory` tokens of them (None: as the config says),
+        at first `mems`: for each layer B M dim, of which `real` B M says who stands there.
+        """
         layers: Any = self.layers
-        causal = self.config.causal
-        return Cache(layers[j].attention.mixer.new_state(causal) for j in self.order)
+        states = [layers[j].attention.mixer.new_state(self.config.causal) for j in self.order]
+        given = _each(mems, len(states))
+        if self.relative is not None:
+            make = self.relative.new_state
+            states = [make(x, memory, h, real) for x, h in zip(states, given, strict=True)]
+        elif memory is not None or mems is not None:
+            refuse_memory(memory, mems)
+        return Cache(states)
 
     def forward(
         self,
@@ -102,6 +118,8 @@ class Stack(nn.Module):
         keys and values needs `across` alone. `inputs`, in the layout, are for the mixers that take
         any (and position_ids for relative positions); `head` is what reads the states.
         """
+        if cache is None and self.blank:
+            return self._from_blank(x, layout, kernel, inputs)
         relation = self._relation(layout, x, inputs.get("position_ids"))
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
         told: dict[str, Any] = {"inputs": inputs, "stack": self.config, "head": head}
@@ -111,7 +129,8 @@ class Stack(nn.Module):
             wide = scene._replace(key=across, causal=False, relation=PLAIN, inputs=NO_INPUTS)
         within: Plans = {}
         outside: Plans = {}
-        fused = cache is None and ready(x)
+        fused = (cache is None or cache[0].own.learns) and ready(x)
+        recompute = self.recompute if cache is None else None
         seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
         h: Tensor | None = None
         before = NOTHING
@@ -119,6 +138,8 @@ class Stack(nn.Module):
             layer: Any = self.layers[j]
             state = None if cache is None else cache[i]
             plan = _once(within, layer.attention.mixer, scene, state)
+            if state is not None:
+                state.own.see(x if h is None else x + before(h))
             memory_plan = None
             if layer.has_cross:
                 assert wide is not None, "this stack looks across: give it the other's layout"
@@ -127,8 +148,8 @@ class Stack(nn.Module):
                 seed = None if seeds is None else seeds[i]
                 carried = Carried(h, before, seed)
                 x, h = recomputed(
-                    self.recompute, _draws(layer, plan, memory_plan), layer,
-                    x, plan, memory, memory_plan, None, relation, carried,
+                    recompute, _draws(layer, plan, memory_plan), layer,
+                    x, plan, memory, memory_plan, state, relation, carried,
                 )  # fmt: skip
                 before = layer.thinning("feed", seed)
                 continue
@@ -137,8 +158,7 @@ class Stack(nn.Module):
                 with speaking_as(layer, f"{self.path}.{i}"):
                     x = layer(*args)
             else:
-                mode = None if cache is not None else self.recompute
-                x = recomputed(mode, self.training and self.drops, layer, *args)
+                x = recomputed(recompute, self.training and self.drops, layer, *args)
         if cache is not None:
             cache.advance(x.shape[1])
         if fused:
@@ -146,6 +166,23 @@ class Stack(nn.Module):
         elif self.final_norm is not None:
             x = self.final_norm(x)
         return F.dropout(tap(self, "output", x), self.config.final_dropout, self.training)
+
+    @property
+    def blank(self) -> bool:
+        """Whether the first segment looks at a memory of zeros."""
+        return self.relative is not None and self.relative.config.blank
+
+    def _from_blank(
+        self, x: Tensor, layout: Layout, kernel: str, inputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """A first segment; its memory lies before it on a grid."""
+        grid = layout
+        if isinstance(layout, Packed):
+            grid = Grid(layout.rows, layout.total, layout.keep)
+        out: Tensor = self(
+            layout.to_grid(x), grid, cache=self.new_cache(), kernel=kernel, inputs=inputs
+        )
+        return layout.lay(out)
 
     def _settle(self, x: Tensor, h: Tensor | None, before: Thinning) -> Tensor:
         """What the last layer has handed on, added; and the final norm."""
@@ -161,6 +198,18 @@ class Stack(nn.Module):
         where = layout.positions(x.device, count) if position_ids is None else position_ids
         relation: Relation = self.relative(where, x.dtype)
         return relation
+
+
+def _each(mems: Tensor | Sequence[Tensor] | None, layers: int) -> list[Any]:
+    """A memory for each layer, or none for any."""
+    if mems is None:
+        return [None] * layers
+    if len(mems) != layers or any(x.ndim != 3 for x in mems):
+        raise ConfigError(
+            f"mems of {len(mems)} layers, but this model has {layers}; give a tensor of three axes "
+            f"for each, as a call has returned them"
+        )
+    return list(mems)
 
 
 def _once(plans: Plans, mixer: Any, scene: Scene, state: LayerState | None = None) -> Any:

@@ -28,6 +28,7 @@ from allformer.families import (
     performer,
     roberta,
     t5,
+    transfo_xl,
 )
 from allformer.families.family import Family
 
@@ -35,7 +36,7 @@ from allformer.families.family import Family
 # have a window and need not, and T5 before its twin mT5.
 _ALL = (
     bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
-    t5, mt5,
+    t5, mt5, transfo_xl,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}

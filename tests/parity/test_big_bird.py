@@ -168,15 +168,19 @@ def test_at_the_papers_lengths_blocks_may_count_twice_as_in_transformers(trainin
     assert (a - b).abs().max() < 1e-10
 
 
-@pytest.mark.parametrize("width", [36, 37, 40, 41])
-def test_short_rows_are_looked_at_in_full_where_transformers_does(width, written):
-    """36 = (5 + 2·2)·4 is short still; 37 is filled up to 40."""
+def check_width(width: int, path: Path) -> None:
     case = BY_NAME["bird"]
     theirs = zoo.fresh_oracle(case)  # transformers stays with full attention once it has begun
     inputs = {"input_ids": torch.randint(1, 83, (2, width))}
     with torch.no_grad():
-        zoo.compare(case, af.load(written["bird"]), theirs, inputs)
+        zoo.compare(case, af.load(path), theirs, inputs)
     assert theirs.attention_type == ("original_full" if width <= 36 else "block_sparse")
+
+
+@pytest.mark.parametrize("width", [36, 37, 40, 41])
+def test_short_rows_are_looked_at_in_full_where_transformers_does(width, written):
+    """36 = (5 + 2·2)·4 is short still; 37 is filled up to 40."""
+    check_width(width, written["bird"])
 
 
 def test_padding_is_what_transformers_makes_of_it(written):
@@ -192,10 +196,10 @@ def test_padding_is_what_transformers_makes_of_it(written):
 # --- the head for answers -------------------------------------------------------------------------
 
 
-def test_the_question_is_no_answer_and_has_the_first_type(written):
+def check_question(path: Path) -> None:
     """Where no types are given they follow from the question; logits off the question agree."""
     case = BY_NAME["bird span"]
-    theirs, ours = zoo.oracle(case), af.load(written["bird span"])
+    theirs, ours = zoo.oracle(case), af.load(path)
     inputs = batch(case, theirs, "right")
     del inputs["token_type_ids"]
     with torch.no_grad():
@@ -207,6 +211,10 @@ def test_the_question_is_no_answer_and_has_the_first_type(written):
         a, b = mine[name], hers[name]
         assert (a - b)[open_to].abs().max() < 1e-10
         assert (a - b)[keep].abs().max() < 1e-8  # 1e6 below
+
+
+def test_the_question_is_no_answer_and_has_the_first_type(written):
+    check_question(written["bird span"])
 
 
 def test_vectors_in_place_of_ids_bar_nothing(written):

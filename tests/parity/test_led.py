@@ -68,6 +68,7 @@ def check_forward(name: str, side: str, path: Path) -> None:
         zoo.compare(case, ours, theirs, zoo.batch(case, theirs, side))
 
 
+@pytest.mark.every(2)
 @each
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 def test_the_same_numbers_with_marks_and_without(case, side, written):
@@ -88,6 +89,7 @@ def test_the_round_trip_changes_no_bit(case, written, tmp_path):
     zoo.compare_round_trip(case, written[case.name], tmp_path)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_tokens_are_written(way, tmp_path):
     case = BY_NAME["words"]

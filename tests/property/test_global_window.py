@@ -24,8 +24,10 @@ from allformer.config import (
     SpanHead,
 )
 from allformer.core.fused import has_triton
+from allformer.core.inputs import Side
 from allformer.core.kernels.flex import BLOCK
 from allformer.core.kernels.flex_global import global_blocks
+from allformer.core.layout import pack
 from allformer.core.taps import listen
 from allformer.errors import ConfigError
 from tests.models import (
@@ -240,9 +242,26 @@ def test_a_head_that_finds_answers_has_the_question_marked(mask):
 
 def test_a_question_that_is_not_found_is_refused():
     model = loud(EncoderOnly(GLOBAL, SpanHead()))
-    with pytest.raises(ConfigError, match=r"row with 0 of the separator 3 .*global_attention_mask"):
-        model(IDS)
-    model(IDS, global_attention_mask=MARKS)  # told, it need not be found
+    ids = IDS.clone()
+    ids[:, [5, 9]] = EOS
+    model(ids)
+    ids[1, 5] = 7
+    with pytest.raises(ConfigError, match=r"row with 1 of the separator 3 .*global_attention_mask"):
+        model(ids)
+    model(ids, global_attention_mask=MARKS)  # told, it need not be found
+
+
+@pytest.mark.parametrize("head", [ClassHead(("a", "b"), at="first"), SpanHead()], ids=repr)
+def test_rows_end_to_end_as_in_training_have_the_same_tokens_marked(head):
+    model = loud(EncoderOnly(GLOBAL, head))
+    ids = IDS.clone()
+    ids[:, [2, 3, 6]] = EOS
+    mask = MASKS["right"]
+    layout = pack(mask)
+    side = Side(layout, {"input_ids": layout.lay(ids)})
+    states = model.hidden({"encoder": side})["encoder"]
+    wanted = model(ids, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(states, wanted[mask.bool()])
 
 
 # --- what makes no sense --------------------------------------------------------------------------

@@ -15,13 +15,17 @@ C chunks, L tokens of a chunk.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from allformer.core.fused import trains
+
 CHUNK = 128
+SIZES = (16, 32, 64, 128)  # of heads that the kernel takes
 
 
 class Sums(NamedTuple):
@@ -85,6 +89,47 @@ def causal_attention(
     return out, Sums(known.values[:, :, -1], known.mass[:, :, -1], last)
 
 
+def fused_serves(device: torch.device, dtype: torch.dtype, size: int) -> bool:
+    """Whether `fused_elu` has a kernel here: bf16 on a GPU (fp16 has no room for 1/Σ φ(q)·φ(k))."""
+    if torch.compiler.is_compiling() or dtype != torch.bfloat16 or size not in SIZES:
+        return False
+    return trains(device, dtype) and _roomy(device, size)
+
+
+@cache
+def _roomy(device: torch.device, size: int) -> bool:
+    """Whether the sums of a head of 128 fit: they take 160 KiB on a multiprocessor."""
+    chip: Any = torch.cuda.get_device_properties(device)
+    return size < SIZES[-1] or chip.shared_memory_per_block_optin >= 160 * 1024
+
+
+def fused_elu(x: Tensor, keep: Tensor | None, heads: int, groups: int, size: int) -> Tensor:
+    """`causal_attention` with φ = elu + 1 from the fused projection: x B T (H+2G)·D, and keep B T
+    (False at padding) → B T H·D."""
+    apply: Any = _FusedElu.apply
+    out: Tensor = apply(x, None if keep is None else keep.to(torch.uint8), heads, groups, size)
+    return out
+
+
+class _FusedElu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, keep: Tensor | None, *shape: int) -> Tensor:
+        from allformer.core.fused.gpu import linear_attention as gpu
+
+        out: Tensor
+        out, inverse = gpu.linear_attention(x, keep, *shape)
+        ctx.save_for_backward(x, keep, out, inverse)
+        ctx.shape = shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        from allformer.core.fused.gpu import linear_attention as gpu
+
+        dx = gpu.linear_attention_backward(grads[0], *ctx.saved_tensors, *ctx.shape)
+        return dx, None, None, None, None
+
+
 def attention_weights(q: Tensor, k: Tensor, top: Tensor | None, causal: bool) -> Tensor:
     """The formula as it stands, for each pair: q B H T F, k B G S F (top B G S) → B H T S."""
     heads = q.shape[1] // k.shape[1]
@@ -139,17 +184,32 @@ def _known(cut: Cut, before: Sums | None) -> tuple[Sums, Tensor | None]:
     base = _finite(highest)
     grow = (own - base).exp()  # a chunk's own, into the common measure
     fade = (highest[..., :-1] - base[..., 1:]).exp()  # what came before, into the new one
-    values, mass = (_faded(x, grow, fade) for x in (values, mass[..., None]))
-    return Sums(values, mass[..., 0]), highest
+    faded: Any = _Faded.apply
+    values = faded(values * grow[..., None, None], fade)
+    mass = faded((mass * grow[..., None])[..., None], fade)[..., 0]
+    return Sums(values, mass), highest
 
 
-def _faded(x: Tensor, grow: Tensor, fade: Tensor) -> Tensor:
-    """Running sums along the third axis, of which each step first fades what there is."""
-    parts = (x * grow[..., None, None]).unbind(2)
-    total = [parts[0]]
-    for i, part in enumerate(parts[1:]):
-        total.append(total[-1] * fade[:, :, i, None, None] + part)
-    return torch.stack(total, 2)
+class _Faded(torch.autograd.Function):
+    """Running sums along the third axis, of which each step first fades what there is; one pass
+    back and forth, and nothing is kept but the factors, which are no function of anything learned.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, fade: Tensor) -> Tensor:
+        ctx.save_for_backward(fade)
+        out = x.clone()
+        for i in range(fade.shape[2]):
+            out[:, :, i + 1].addcmul_(out[:, :, i], fade[:, :, i, None, None])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (fade,) = ctx.saved_tensors
+        out = grads[0].clone()
+        for i in reversed(range(fade.shape[2])):
+            out[:, :, i].addcmul_(out[:, :, i + 1], fade[:, :, i, None, None])
+        return out, None
 
 
 def _finite(top: Tensor) -> Tensor:

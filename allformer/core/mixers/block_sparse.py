@@ -25,9 +25,10 @@ from allformer.core.kernels.tiles import attend as by_tiles
 from allformer.core.layout import Layout
 from allformer.core.look import Look, blind_rows, make_look
 from allformer.core.mixers.full import Full
-from allformer.core.mixers.mixer import Extra, Mixer, Scene
+from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.random_blocks import Slots, slots_of, table_of
 from allformer.core.registry import implements
+from allformer.core.relatives.relative import Extra
 from allformer.core.states import State
 from allformer.core.taps import listening_exactly, tap
 from allformer.errors import ConfigError

@@ -17,10 +17,10 @@ from allformer.core.kernels.flex import Flex, window_blocks
 from allformer.core.kernels.short import rows_of, short_rows, usual_length
 from allformer.core.layout import Packed, compact
 from allformer.core.look import Look, blind_rows, make_look
-from allformer.core.mixers.mixer import Extra, Mixer, Scene
+from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.places import mask_of
 from allformer.core.registry import implements
-from allformer.core.relatives.relative import Relation
+from allformer.core.relatives.relative import Extra, Relation
 from allformer.core.states import State
 from allformer.core.taps import listening_exactly, tap
 
@@ -118,6 +118,7 @@ class Full(Mixer):
             assert plan.look is not None
             assert plan.places is not None
             plan = plan._replace(look=plan.look.biased(extra(q, plan.places)))
+            q = extra.query(q)
         return self._merge(self._attend(q, k, v, plan), plan)  # B T H·D
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:

@@ -28,8 +28,9 @@ from allformer.core.kernels.flex import Flex
 from allformer.core.kernels.flex_global import global_blocks, global_flex
 from allformer.core.layout import Layout
 from allformer.core.look import Look, make_look
-from allformer.core.mixers.mixer import Extra, Mixer, Scene
+from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.registry import implements
+from allformer.core.relatives.relative import Extra
 from allformer.core.states import State
 from allformer.core.taps import listening_exactly, tap
 from allformer.errors import ConfigError
@@ -73,18 +74,18 @@ class GlobalWindow(Mixer):
         head: config.Head | None = None,
         prefix: str = "",
     ) -> None:
-        """As in the reference, a question is found between the first token and the first of three
-        separators; whether there are three is asked on a CPU alone: a GPU would have to wait."""
+        """A question is what stands before the first separator; the reference wants three of them
+        (RoBERTa's pairs), BERT's pairs have two. With one, all of a text would be its question.
+        Asked on a CPU alone: a GPU would have to be waited for."""
         super().check(inputs, shape, stack, head, prefix)
         ids = inputs.get("input_ids")
         if MARKS in inputs or ids is None or not _answers(head) or ids.device.type != "cpu":
             return
         counts = (ids == _separator(stack)).sum(1)
-        if not torch.compiler.is_compiling() and bool((counts != 3).any()):
-            odd = int(counts[counts != 3][0])
+        if not torch.compiler.is_compiling() and bool((counts < 2).any()):
             raise ConfigError(
-                f"{prefix}input_ids has a row with {odd} of the separator {stack.source.eos_id} "
-                f"(Tokens.eos_id), not three, so that its question is not found; give "
+                f"{prefix}input_ids has a row with {int(counts.min())} of the separator "
+                f"{stack.source.eos_id} (Tokens.eos_id), so that its question is not found; give "
                 f"{prefix}{MARKS} with ones at the question, or question and text by the tokeniser"
             )
 

@@ -21,9 +21,10 @@ from allformer.core.kernels import Plan as Kernels
 from allformer.core.layout import Packed
 from allformer.core.look import Look
 from allformer.core.mixers.full import Full
-from allformer.core.mixers.mixer import Extra, Mixer, Scene
+from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.precision import cast
 from allformer.core.registry import implements
+from allformer.core.relatives.relative import Extra
 from allformer.core.states import State
 from allformer.core.taps import tap
 from allformer.errors import ConfigError

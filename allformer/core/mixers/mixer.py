@@ -8,7 +8,7 @@ state remembers for it, and turns projections into the context.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,10 +19,9 @@ from allformer import config
 from allformer.core.inputs import check_mask, check_values
 from allformer.core.layout import Layout
 from allformer.core.places import Places
-from allformer.core.relatives.relative import PLAIN, Relation
+from allformer.core.relatives.relative import PLAIN, Extra, Relation
 from allformer.core.states import Growing, State
 
-Extra = Callable[[Tensor, Places], Tensor]
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
@@ -123,6 +122,7 @@ class Mixer(nn.Module):
     ) -> Tensor:
         """Projections, each … rows, → the context, … heads·D.
 
-        `extra(q, places)` is what a relative position adds to this layer's scores.
+        `extra(q, places)` is what a relative position adds to this layer's scores, and
+        `extra.query(q)` what meets its keys.
         """
         raise NotImplementedError
