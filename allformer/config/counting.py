@@ -7,7 +7,7 @@ n length (of source and of target alike).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,16 @@ class Widths(Protocol):
     def dim(self) -> int: ...
     @property
     def width(self) -> int: ...
+
+
+class Around(Protocol):
+    """What a slot may ask of the stack that it stands in, to refuse what makes no sense there."""
+
+    @property
+    def dim(self) -> int: ...
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def blocks(self) -> tuple[Any, ...]: ...
+    @property
+    def relative(self) -> Any: ...

@@ -5,13 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from allformer.config.base import Config, Natural
-from allformer.config.counting import Heads
+from allformer.config.counting import Around, Heads
 
 
 class Mixer(Config, slot=True):
     """What makes a context of projections. One that has tensors of its own must say `parameters`,
     or `af.count` disagrees with what is built; one that is not full attention, `keys` or, where
     queries meet no keys, `flops`; one that does not remember keys and values, `cached`."""
+
+    chunk: int | None = (
+        None  # rows are cut into chunks that long; all of a stack fill them up alike
+    )
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws from torch's generator whenever it runs."""
+        return False
 
     def projections(self, attention: Heads, dim: int) -> dict[str, int]:
         """The projections that it wants, and the width of each."""
@@ -22,6 +31,9 @@ class Mixer(Config, slot=True):
     def parameters(self, attention: Heads, dim: int) -> int:
         """Of its own, beyond the projections."""
         return 0
+
+    def check(self, attention: Heads, stack: Around) -> None:
+        """Refuse what makes no sense around it; asked when a stack is made."""
 
     def keys(self, n: int, causal: bool) -> float:
         """How many keys a query meets at n tokens, on average over the queries."""

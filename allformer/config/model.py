@@ -40,7 +40,7 @@ class Model(Config, slot=True):
         for name, stack in self.stacks.items():
             yield from stack.lines(name, n, self.shared and stack is not self.reader)
         if self.pool is not None:
-            yield self.pool.line(self.writer.dim)
+            yield self.pool.line(self.writer.states)
         if self.head is not None:
             yield from self.head.lines(self.writer, "head")
 
@@ -119,6 +119,12 @@ class EncoderDecoder(Model):
                 f"EncoderDecoder.encoder.dim={self.encoder.dim} differs from "
                 f"decoder.dim={self.decoder.dim}; give both the same dim"
             )
+        if self.encoder.states != self.decoder.dim:
+            raise ConfigError(
+                f"EncoderDecoder.encoder gives states of width {self.encoder.states} "
+                f"(Stack.flow={type(self.encoder.flow).__name__}), but the decoder looks at "
+                f"{self.decoder.dim}; set the encoder's flow=None"
+            )
         if self.shared and self.encoder.source.vocab != self.decoder.source.vocab:
             raise ConfigError(
                 f"EncoderDecoder.shared=True needs one vocabulary, but the encoder has "
@@ -155,8 +161,8 @@ def _words_fit(owner: Model, head: LMHead, stack: Stack) -> None:
     if not stack.source.vocab:
         must = "gives scores over a vocabulary, but its stack reads no tokens"
         refuse(owner, "head", must, "give the stack source=Tokens(…)")
-    if head.tied and stack.width != stack.dim and not head.transform:
-        must = f"is tied to an embedding of width {stack.width}, but states have {stack.dim}"
+    if head.tied and stack.width != stack.states and not head.transform:
+        must = f"is tied to an embedding of width {stack.width}, but states have {stack.states}"
         refuse(owner, "head", must, "give it transform=Transform(), or tied=False")
 
 

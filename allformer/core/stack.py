@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
-from allformer.core import mixers, relatives, sources  # noqa: F401  (registers them)
+from allformer.core import flows, mixers, relatives, sources  # noqa: F401  (registers them)
 from allformer.core.block import Block, Carried
+from allformer.core.flows.flow import Run
 from allformer.core.fused import ready
 from allformer.core.fused.norm import NOTHING, Thinning, norm_of_sum
 from allformer.core.fused.random import draw
@@ -48,9 +49,13 @@ class Stack(nn.Module):
         )
         self.final_norm = None
         if stack.final_norm is not None:
-            self.final_norm = make_norm(stack.final_norm, stack.dim)
+            self.final_norm = make_norm(stack.final_norm, stack.states)
+        self.flow = None if stack.flow is None else module_for(stack.flow)(stack.flow, path)
         self.recompute: str | None = None  # for the backward pass; see `core.recompute`
         self.drops = any(_drops(block) for block in stack.blocks)
+        own = [block.attention.mixer for block in stack.blocks]
+        self.draws = any(mixer.draws for mixer in own)
+        self.chunks = tuple(sorted({mixer.chunk for mixer in own if mixer.chunk is not None}))
 
     def new_cache(self) -> Cache:
         """Empty states, one for each layer that runs: what its mixer asks for."""
@@ -76,11 +81,13 @@ class Stack(nn.Module):
         """
         relation = self._relation(layout, x, position_ids)
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
-        scene = scene._replace(cached=cache is not None)
+        scene = scene._replace(cached=cache is not None, chunks=self.chunks)
         wide = None if across is None else scene._replace(key=across, causal=False, relation=PLAIN)
         within: Plans = {}
         outside: Plans = {}
-        fused = cache is None and ready(x)
+        fused = cache is None and self.flow is None and ready(x)
+        random = self.draws or (self.training and self.drops)
+        runs: list[Run] = []
         seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
         h: Tensor | None = None
         before = NOTHING
@@ -92,11 +99,15 @@ class Stack(nn.Module):
             if layer.has_cross:
                 assert wide is not None, "this stack looks across: give it the other's layout"
                 memory_plan = _once(outside, layer.cross.mixer, wide)
+            if self.flow is not None:
+                steps = layer.steps(plan, memory, memory_plan, state, relation)
+                runs.append(Run(layer, steps, f"{self.path}.{i}"))
+                continue
             if fused:
                 seed = None if seeds is None else seeds[i]
                 carried = Carried(h, before, seed)
                 x, h = recomputed(
-                    self.recompute, _draws(layer, plan, memory_plan), layer,
+                    self.recompute, self.draws or _draws(layer, plan, memory_plan), layer,
                     x, plan, memory, memory_plan, None, relation, carried,
                 )  # fmt: skip
                 before = layer.thinning("feed", seed)
@@ -107,7 +118,9 @@ class Stack(nn.Module):
                     x = layer(*args)
             else:
                 mode = None if cache is not None else self.recompute
-                x = recomputed(mode, self.training and self.drops, layer, *args)
+                x = recomputed(mode, random, layer, *args)
+        if self.flow is not None:
+            x = self.flow(x, runs, random)
         if cache is not None:
             cache.advance(x.shape[1])
         if fused:

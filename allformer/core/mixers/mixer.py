@@ -35,6 +35,7 @@ class Scene(NamedTuple):
     relation: Relation = PLAIN
     state: State | None = None
     cached: bool = False  # layers remember: keys of earlier steps come before the new ones
+    chunks: tuple[int, ...] = ()  # the lengths of chunks in this stack, whoever cuts them
 
     def places(self) -> Places:
         """Where everybody stands; looking across, keys have places of their own."""
