@@ -20,6 +20,8 @@ from allformer.config.norm import Norm
 from allformer.config.position import Axial, Learned, Position, Sinusoidal
 from allformer.config.relative import BucketBias, LinearScaling, Llama3Scaling, Relative, Rotary
 from allformer.config.mixer import Full, Mixer, Window
+from allformer.config.local import Local
+from allformer.config.lsh import LSH
 from allformer.config.attention import Attention
 from allformer.config.feed_forward import Feed
 from allformer.config.block import Block, cycle, repeat
@@ -35,11 +37,11 @@ from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
 __all__ = [
-    "ACTIVATIONS", "PROBLEMS", "Activation", "At", "Attention", "Axial", "Beside", "Block",
+    "ACTIVATIONS", "LSH", "PROBLEMS", "Activation", "At", "Attention", "Axial", "Beside", "Block",
     "BucketBias", "ClassHead", "Config", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "Feed",
-    "Flow", "Full", "Head", "LMHead", "Learned", "LinearScaling", "Llama3Scaling", "Mixer", "Model",
-    "Natural", "Norm", "Part", "Pool", "Position", "Positive", "PretrainHead", "Probability",
-    "Relative", "Reversible", "Rotary", "Rule", "Several", "Sinusoidal", "Source", "SpanHead",
-    "Stack", "Tokens", "Transform", "Window", "above", "choice", "config_from_json", "cycle",
-    "from_dict", "heads_of", "refuse", "repeat", "to_dict", "words_of",
+    "Flow", "Full", "Head", "LMHead", "Learned", "LinearScaling", "Llama3Scaling", "Local", "Mixer",
+    "Model", "Natural", "Norm", "Part", "Pool", "Position", "Positive", "PretrainHead",
+    "Probability", "Relative", "Reversible", "Rotary", "Rule", "Several", "Sinusoidal", "Source",
+    "SpanHead", "Stack", "Tokens", "Transform", "Window", "above", "choice", "config_from_json",
+    "cycle", "from_dict", "heads_of", "refuse", "repeat", "to_dict", "words_of",
 ]  # fmt: skip
