@@ -19,13 +19,14 @@ from allformer.families import (
     mbart,
     mt5,
     original,
+    reformer,
     roberta,
     t5,
 )
 from allformer.families.family import Family
 
 # In this order they are asked whether they can say a fresh model: T5 before its twin mT5.
-_ALL = (bert, roberta, albert, gpt2, llama, marian, bart, mbart, t5, mt5)
+_ALL = (bert, roberta, albert, gpt2, llama, marian, bart, mbart, t5, mt5, reformer)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
 for _family in FAMILIES.values():

@@ -10,8 +10,8 @@ from allformer.families.weights import Op, Same, Stacked, Transposed
 # What theirs calls each part of our layer; several names where we hold several matrices as one.
 Names = Mapping[str, str | tuple[str, ...]]
 
-# The projections in each linear layer of an attention.
-_PROJECTIONS = {"qkv": ("q", "k", "v"), "query": ("q",), "memory": ("k", "v"), "out": ("out",)}
+# The projections in each linear layer of an attention; of its own input, what its mixer wants.
+_PROJECTIONS = {"query": ("q",), "memory": ("k", "v"), "out": ("out",)}
 
 # The tables that are one where a model is tied, by transformers' names.
 TABLES = (
@@ -67,7 +67,7 @@ def layer(
         elif isinstance(name, str):
             ops += dense(here, there, all(_biased(slot, part)), transposed)
         else:  # q, k and v, or across the last two
-            rows = head_sizes(slot, dim)[-len(name) :]
+            rows = tuple(slot.mixer.projections(slot, dim).values())[-len(name) :]
             ops += fused(here, tuple(f"{theirs}.{x}" for x in name), rows, _biased(slot, part))
     return ops
 
@@ -76,7 +76,8 @@ def _biased(slot: config.Attention | config.Feed, part: str) -> tuple[bool, ...]
     """Whether each projection of a part has a bias: `_biased(attention, "attention.qkv")`."""
     if isinstance(slot, config.Feed):
         return (slot.bias,)
-    return tuple(slot.biased(name) for name in _PROJECTIONS[part.rpartition(".")[2]])
+    names = _PROJECTIONS.get(part.rpartition(".")[2]) or slot.mixer.projections(slot, slot.heads)
+    return tuple(slot.biased(name) for name in names)
 
 
 def layers(
