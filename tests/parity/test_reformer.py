@@ -50,6 +50,10 @@ CASES = [
         "bare, hashes alone", ReformerModel, "none", attn_layers=["lsh", "lsh"], num_buckets=None,
         lsh_attn_chunk_length=4, lsh_num_chunks_after=1, num_hashes=1,
     ),
+    case(
+        "bare, unequal chunks", ReformerModel, "none", local_attn_chunk_length=6,
+        axial_pos_shape=(8, 16), max_position_embeddings=128, local_num_chunks_before=2,
+    ),
     case("bare, looking back", ReformerModel, "none", is_decoder=True, num_hashes=4),
     case(
         "masked words, neighbours alone", ReformerForMaskedLM, attn_layers=["local", "local"],
@@ -94,6 +98,7 @@ def test_the_same_numbers_with_padding_on_the_left(case, written):
 
 
 @each
+@pytest.mark.every(2)
 def test_the_same_numbers_in_short_rows(case, written):
     check_forward(case.name, "right", written[case.name], (4, 2))
 
@@ -149,6 +154,7 @@ def written_text(model, ids, **options):
     return model.generate(ids, do_sample=False, eos_token_id=None, pad_token_id=0, **options)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("prompt", [3, 8, 24, 29])
 def test_the_same_text_without_a_cache(prompt, written):
     theirs, ours = zoo.oracle(BY_NAME["writes"]), af.load(written["writes"])

@@ -311,6 +311,10 @@ def test_step_by_step_is_all_at_once(mixer, pad):
 
 
 def test_beyond_a_chunk_steps_look_at_the_same_bucket_whatever_the_batch():
+    check_steps()
+
+
+def check_steps() -> None:
     model, ids = loud(tree(LSH(4, 2, seed=1), True, layers=2)), tokens(3, 19)
 
     def steps(rows):

@@ -29,6 +29,7 @@ from allformer.config import (
     repeat,
 )
 from allformer.core.flows.reversible import Reversible as Flow
+from allformer.core.mixers import lsh
 from allformer.errors import ConfigError
 from tests.models import crossed, loud, tokens
 
@@ -86,6 +87,21 @@ def test_layers_that_are_shared_gather_the_gradients_of_all_their_runs():
 
 def test_layers_of_several_kinds_are_joined():
     check_reversed(FULL, blocks=cycle((NEAR, HASHED, FULL), 4))
+
+
+def check_decided_once() -> None:
+    made, ids, asked = model(HASHED, layers=2), tokens(2, 13), []
+    plain = lsh._buckets
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lsh, "_buckets", lambda *args: asked.append(0) or plain(*args))
+        loss = made.train()(input_ids=ids, labels=ids).loss
+        assert len(asked) == 2
+        loss.backward()
+    assert len(asked) == 2
+
+
+def test_buckets_are_not_decided_again_by_states_that_are_computed_again():
+    check_decided_once()
 
 
 def test_the_generator_goes_on_as_if_nothing_were_computed_again():
