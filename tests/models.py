@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from allformer.config import (
+    LSH,
     Attention,
+    Axial,
     Block,
     BucketBias,
     ClassHead,
@@ -21,10 +23,12 @@ from allformer.config import (
     LinearScaling,
     Llama3Scaling,
     LMHead,
+    Local,
     Model,
     Norm,
     Pool,
     PretrainHead,
+    Reversible,
     Rotary,
     Sinusoidal,
     SpanHead,
@@ -53,6 +57,14 @@ MODERN = Block(
     norm_at="pre",
     dropout=0.0,
 )
+# In chunks that hold a whole row of most tests.
+HASHED = Block(
+    Attention(3, head_dim=6, bias=False, mixer=LSH(64, 2, seed=1)),
+    Feed(28, chunk=16),
+    norm_at="pre",
+    dropout=0.0,
+)
+NEAR = replace(HASHED, attention=Attention(4, mixer=Local(64)))
 
 
 def crossed(block: Block) -> Block:
@@ -141,6 +153,19 @@ SPREAD: dict[str, Model] = {
         stack(),
         PretrainHead(LMHead(bias=True, transform=Transform()), ClassHead(("a", "b"))),
         Pool(),
+    ),
+    "two streams": DecoderOnly(
+        stack(
+            causal=True,
+            position=Axial((8, 16), (10, 14)),
+            blocks=cycle((HASHED, NEAR), 3),
+            final_norm=Norm(),
+            flow=Reversible(),
+        ),
+        LMHead(tied=False),
+    ),
+    "two streams, classes": EncoderOnly(
+        stack(HASHED, flow=Reversible()), ClassHead(("a", "b"), at="first", dense="tanh")
     ),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))
