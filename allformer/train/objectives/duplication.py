@@ -11,9 +11,9 @@ Legend: R rows, L their length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -55,7 +55,10 @@ class Duplication(SaysWords, Objective[Array, LineBatch]):
 
     shape = "decoder"
     Data = DuplicateData
-    usual = {"train": {"smoothing": 0.0}, "tokenizer": {"kind": "words", "vocab": 1024}}
+    usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "train": {"smoothing": 0.0},
+        "tokenizer": {"kind": "words", "vocab": 1024},
+    }
 
     # --- data -----------------------------------------------------------------------------------
 
