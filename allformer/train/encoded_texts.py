@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -25,7 +24,6 @@ from allformer.data.stream import Stream
 from allformer.data.table import Table, build_table
 from allformer.errors import DataError
 from allformer.text.marian import MarianPipeline
-from allformer.text.raw_bytes import byte_ids, byte_table
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.sections.data import TextData
 from allformer.train.texts import Texts, TextSets, fingerprint, size_of
@@ -61,22 +59,13 @@ class TextEncoder:
         if self.cuts:
             rows, cuts = self._by_sentence(texts)
         else:
-            rows, cuts = self._whole(texts), []
-        some = [i for i, row in enumerate(rows) if len(row)]
+            rows, cuts = self.tokenizer.encode_batch(texts, add_special_tokens=False), []
+        some = [i for i, row in enumerate(rows) if row]
         found: dict[str, Any] = {
             "ids": [rows[i] for i in some],
             "bytes": [len(texts[i].encode("utf-8", "surrogatepass")) for i in some],
         }
         return found | ({"cuts": [cuts[i] for i in some]} if self.cuts else {})
-
-    def _whole(self, texts: list[str]) -> Any:
-        if (table := self._bytes) is not None:
-            return [byte_ids(table, text) for text in texts]
-        return self.tokenizer.encode_batch(texts, add_special_tokens=False)
-
-    @cached_property
-    def _bytes(self) -> Any:
-        return byte_table(self.tokenizer)
 
     def _by_sentence(self, texts: list[str]) -> tuple[list[list[int]], list[list[int]]]:
         each = [sentences(text) for text in texts]

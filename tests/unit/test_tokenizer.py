@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from allformer.errors import ConfigError, DataError
 from allformer.text.load import load_tokenizer
 from allformer.text.lossless import LOSSLESS
-from allformer.text.raw_bytes import byte_ids, byte_table
 from allformer.text.tokenizer import KINDS as ALL_KINDS
 from allformer.text.tokenizer import SENTENCE_KINDS as KINDS
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
-from allformer.train.encoded_texts import TextEncoder, literal
 
 LINES = [
     "Hello, world! This is a dog.",
@@ -289,16 +287,3 @@ def test_symbols_between_spaces_are_a_piece_each(tmp_path):
         train_tokenizer(["", " "], "words", 6)
     with pytest.raises(ConfigError, match="kind='words' keeps the text"):
         train_tokenizer(["a"], "words", 6, lowercase=True)
-
-
-def test_bytes_by_a_table_are_those_of_the_tokeniser():
-    text = "".join(map(chr, range(0x2000))) + "🙂 </s><mask>\r\n"
-    for specials in ((), ("<mask>",)):
-        tokenizer = literal(train_tokenizer([text], "bytes", 300, specials=specials))
-        table = byte_table(tokenizer)
-        assert table is not None
-        wanted = tokenizer.encode(text, add_special_tokens=False)
-        assert byte_ids(table, text).tolist() == wanted
-        assert TextEncoder(tokenizer)([{"text": text}, {"text": ""}])["ids"][0].tolist() == wanted
-    assert byte_table(train_tokenizer([text], "bytes", 300, specials=("<mask>",))) is None
-    assert byte_table(train_tokenizer([text], "byte-bpe", 300)) is None
