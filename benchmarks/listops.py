@@ -6,9 +6,10 @@
 
 --data is a folder with train.tsv and val.tsv, as `allformer.data.listops.write_listops` makes it;
 where there is none, --trees of them are drawn there. First each mechanism takes a few steps of
-training alone on the device, all on the same batch: that is the table's time and memory. Then all
-are trained side by side by recipes/listops.yaml, a process each, and the best validation accuracy
-(2,000 trees) is the table's. Who always says 0 has 17 %.
+training alone on the device, all on the same batch: that is the table's time and memory (--alone:
+that alone; --trained-only: not that). Then all are trained side by side by recipes/listops.yaml, a
+process each, and the best validation accuracy (2,000 trees) is the table's. Who always says 0 has
+17 %.
 
 Texts are read by the first token (BERT's pooler); Transformer-XL, which looks back alone, by the
 last. Learned positions for all but it.
@@ -114,19 +115,24 @@ def one(name: str, args: Any) -> dict[str, Any]:
     }
 
 
+def prepared(args: Any) -> tuple[Any, Any]:
+    """The data drawn and tokenised, once for all trainings: an objective with its tokeniser."""
+    if not (args.data / "train.tsv").exists():
+        write_listops(args.data, args.trees)
+    objective = open_objective(recipe_of("full", args))
+    tokenizer = make_tokenizer(objective, _say)
+    objective.encode(tokenizer, _say)
+    return objective, tokenizer
+
+
 def alone(names: list[str], args: Any) -> dict[str, dict[str, Any]]:
     """Milliseconds and peak memory of a step of training, in turn, on one batch for all."""
-    found: dict[str, dict[str, Any]] = {}
-    objective = tokenizer = None
+    objective, tokenizer = prepared(args)
+    batch, _ = next(micro_batches(objective, objective.recipe.train, None, Place()))
+    batch, found = moved(batch, args.device), {}
     for name in names:
         try:
             recipe = recipe_of(name, args)
-            if objective is None:
-                objective = open_objective(recipe)
-                tokenizer = make_tokenizer(objective, _say)
-                objective.encode(tokenizer, _say)
-                batch, _ = next(micro_batches(objective, recipe.train, None, Place()))
-                batch = moved(batch, args.device)
             found[name] = _timed(recipe, objective, Vocabulary.of(tokenizer), batch, args)
         except Exception as error:  # another mechanism may do
             found[name] = {"error": f"{type(error).__name__}: {error}"}
@@ -164,7 +170,8 @@ def shown(times: dict[str, Any], results: dict[str, Any]) -> str:
     """The table; what failed says why below it."""
     rows, failed = [], []
     for name, result in results.items():
-        timed, peak = times[name], times[name].get("MiB")
+        timed = times.get(name, {})
+        peak = timed.get("MiB")
         rows.append([
             SAID[name],
             f"{100 * result['accuracy']:.1f} %" if "accuracy" in result else "–",
@@ -189,7 +196,10 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(MECHANISMS))
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--minutes", type=float, help="fewer steps, so that all end in time")
+    parser.add_argument("--alone", action="store_true", help="time and memory, no training")
+    parser.add_argument("--trained-only", action="store_true", help="no time and memory")
     parser.add_argument("--timed", type=int, default=20, help="steps that are timed")
+    parser.add_argument("--late", type=float, default=600, help="minutes: what runs is stopped")
     parser.add_argument("--side", type=int, default=16, help="trainings at a time")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="steps as one captured graph")
@@ -201,11 +211,16 @@ def main() -> None:
     if args.one:
         write_result(args.result, one(args.one, args))
         return
-    names = args.only.split(",")
-    if not (args.data / "train.tsv").exists():
-        write_listops(args.data, args.trees)
-    times = alone(names, args)
-    if args.minutes:
+    names, times = args.only.split(","), {}
+    if args.trained_only:
+        prepared(args)
+    else:
+        times = alone(names, args)
+    if args.alone:
+        print(shown(times, {name: {} for name in names}))
+        write_result(args.result, times)
+        return
+    if args.minutes and times:
         args.steps = held(times, args.minutes, args.steps)
         _say(f"{args.steps} steps each")
     own = ["--data", args.data, "--out", args.out, "--steps", args.steps, "--device", args.device]
@@ -213,10 +228,9 @@ def main() -> None:
     commands = {
         name: [sys.executable, __file__, "--one", name, *map(str, own)]
         for name in names
-        if "error" not in times[name]
+        if "error" not in times.get(name, {})
     }
-    late = 3 * args.minutes if args.minutes else 600
-    found = side_by_side(commands, args.out, late, args.side)
+    found = side_by_side(commands, args.out, args.late, args.side)
     results = {name: found.get(name, {}) for name in names}
     print(f"{args.steps} steps, {args.device}")
     print(shown(times, results))
