@@ -26,6 +26,7 @@ from allformer.version import __version__
 
 if TYPE_CHECKING:
     from allformer.auditor import audit
+    from allformer.checkpoint.lengthen import lengthen
     from allformer.checkpoint.load import load
     from allformer.checkpoint.save import save
     from allformer.tasks.answer import answer
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 # Imported when they are first used, so that `import allformer` costs little more than torch.
 _LATER = {
     "audit": "allformer.auditor",
+    "lengthen": "allformer.checkpoint.lengthen",
     "load": "allformer.checkpoint.load",
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
@@ -77,6 +79,7 @@ __all__ = [
     "count",
     "embed",
     "fill",
+    "lengthen",
     "load",
     "open_kit",
     "open_pipeline",

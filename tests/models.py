@@ -9,22 +9,29 @@ import torch
 from torch import Tensor
 
 from allformer.config import (
+    AdaptiveHead,
+    AdaptiveTokens,
     Attention,
     Block,
+    BlockSparse,
     BucketBias,
     ClassHead,
     DecoderOnly,
     EncoderDecoder,
     EncoderOnly,
+    Features,
     Feed,
+    GlobalWindow,
     Learned,
     LinearScaling,
     Llama3Scaling,
     LMHead,
+    LowRank,
     Model,
     Norm,
     Pool,
     PretrainHead,
+    ReadingHead,
     Rotary,
     Sinusoidal,
     SpanHead,
@@ -32,6 +39,7 @@ from allformer.config import (
     Tokens,
     Transform,
     Window,
+    XLRelative,
     cycle,
     repeat,
 )
@@ -137,10 +145,47 @@ SPREAD: dict[str, Model] = {
     "last token": DecoderOnly(stack(causal=True), ClassHead(("a", "b"), at="last")),
     "last end": replace(seq2seq(), head=ClassHead(("a", "b"), at="eos", dense="relu")),
     "spans": EncoderOnly(stack(), SpanHead()),
+    "global window": EncoderOnly(
+        stack(replace(PAPER, attention=Attention(4, mixer=GlobalWindow(3, 2)))),
+        ClassHead(("a", "b"), at="first"),
+    ),
     "pretraining": EncoderOnly(
         stack(),
         PretrainHead(LMHead(bias=True, transform=Transform()), ClassHead(("a", "b"))),
         Pool(),
+    ),
+    "linear": decoder_only(
+        replace(MODERN, attention=replace(MODERN.attention, mixer=Features("elu")))
+    ),
+    "random features": decoder_only(
+        replace(MODERN, attention=replace(MODERN.attention, mixer=Features("favor", 11)))
+    ),
+    "low rank": encoder_only(
+        replace(MODERN, attention=replace(MODERN.attention, mixer=LowRank(5, 64)))
+    ),
+    "segments": decoder_only(position=None, relative=XLRelative(memory=64, clamp=5)),
+    "clusters": DecoderOnly(
+        stack(
+            replace(PAPER, norm_at="pre"),
+            causal=True,
+            position=None,
+            source=AdaptiveTokens(
+                VOCAB, scale=True, pad_id=PAD, bos_id=BOS, eos_id=EOS, cutoffs=(9, 20), divide=2
+            ),
+            relative=XLRelative(memory=64, untie=False),
+        ),
+        AdaptiveHead(shares=(False, True, True)),
+    ),
+    "blocks that look at blocks": encoder_only(
+        blocks=tuple(
+            Block(Attention(4, mixer=BlockSparse(4, 1, seed)), Feed(40), dropout=0.0)
+            for seed in range(2)
+        ),
+        source_norm=Norm(),
+        dropout_at="summed",
+    ),
+    "questions": EncoderOnly(
+        stack(source=replace(TOKENS, types=2)), ReadingHead(feed=Feed(18, "gelu"), sep_id=3)
     ),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))

@@ -207,6 +207,33 @@ def _roberta(path: Path, kind: str) -> None:
     write(path, model, config)
 
 
+def _longformer(path: Path, kind: str) -> None:
+    import transformers as hf
+
+    mask = {**MASK, "content": "<mask>"}
+    byte_bpe(path, "LongformerTokenizer", model_max_length=62, mask_token=mask)
+    heads = {
+        "mlm": hf.LongformerForMaskedLM,
+        "class": hf.LongformerForSequenceClassification,
+        "qa": hf.LongformerForQuestionAnswering,
+    }
+    more = labelled("NO", "MAYBE", "YES") if kind == "class" else {}
+    config = hf.LongformerConfig(
+        vocab_size=size(path), max_position_embeddings=64, type_vocab_size=1,
+        attention_window=[8, 16], **SIZES, **more,
+    )  # fmt: skip
+    write(path, heads[kind], config)
+
+
+def _led(path: Path, kind: str) -> None:
+    import transformers as hf
+
+    byte_bpe(path, "LEDTokenizer", model_max_length=64)
+    places = {"max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 64}
+    config = hf.LEDConfig(**_pair(path), **places, attention_window=[8, 16])
+    write(path, hf.LEDForConditionalGeneration, config)
+
+
 def _albert(path: Path, kind: str) -> None:
     import transformers as hf
 
@@ -301,7 +328,8 @@ def _pair(path: Path) -> dict[str, int]:
 
 MAKERS: dict[str, Callable[[Path, str], None]] = {
     "bert": _bert, "roberta": _roberta, "albert": _albert, "gpt2": _gpt2, "llama": _llama,
-    "t5": _t5, "bart": _bart, "mbart": _mbart, "marian": _marian,
+    "t5": _t5, "bart": _bart, "mbart": _mbart, "marian": _marian, "longformer": _longformer,
+    "led": _led,
 }  # fmt: skip
 
 

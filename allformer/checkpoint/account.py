@@ -88,7 +88,8 @@ def _find(name: str, stored: Mapping[str, Stored], aliases: list[Alias | Unused]
     """A tensor by its name, or by another of its names where the file has only that one."""
     if name in stored:
         return stored[name]
-    others = (alias.theirs for alias in aliases if alias.of == name)
+    second = (alias for alias in aliases if not (isinstance(alias, Unused) and alias.apart))
+    others = (alias.theirs for alias in second if alias.of == name)
     return next((stored[other] for other in others if other in stored), None)
 
 

@@ -4,6 +4,7 @@
     convert("gpt2", "out", family="allformer")           # → our own names
     convert("runs/demo", "out", family="marian")         # what we trained → transformers' Marian
     convert("stories260K.bin", "out", tokenizer="tok512.bin")       # llama2.c → Hugging Face
+    convert("roberta-base", "out", length=4096, mixer=Window(512, 512))   # → a Longformer
 
 `out/certificate.json` says what became of each key, which files these are (SHA-256), and how far
 the results of the two are apart, ours and transformers' where that is installed.
@@ -24,19 +25,24 @@ import torch
 from allformer.checkpoint.hashes import sha256
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.leftovers import CERTIFICATE, remove_leftovers
+from allformer.checkpoint.lengthen import WINDOW, lengthen
 from allformer.checkpoint.llama2c import read_llama2c, read_pieces, write_sentencepiece
 from allformer.checkpoint.load import GENERATION, load, read_json
 from allformer.checkpoint.older_run import generation_of, own_tokenizer
 from allformer.checkpoint.save import OWN, save, write_json
 from allformer.checkpoint.transfer import SHARD, own_state
-from allformer.checkpoint.verify import open_with_transformers, verify
-from allformer.config import EncoderDecoder
+from allformer.checkpoint.verify import WIDTH, open_with_transformers, verify
+from allformer.config import EncoderDecoder, Mixer
+from allformer.config.longer import seen_by_all
 from allformer.core.model import AnyModel
-from allformer.errors import CheckpointError
+from allformer.errors import CheckpointError, ConfigError
 from allformer.text.files import CONFIG, PIPELINE
 from allformer.version import __version__
 
 LARGEST = 2 * 10**9  # parameters; larger models are converted but not run
+LENGTHS = {  # where else the longest text is told
+    "tokenizer_config.json": "model_max_length", "sentence_bert_config.json": "max_seq_length",
+}  # fmt: skip
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
 OTHERS = (
     "tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "special_tokens_map.json",
@@ -53,27 +59,37 @@ def convert(
     dtype: torch.dtype | None = None,
     max_shard_bytes: int = SHARD,
     tokenizer: str | Path | None = None,
+    length: int | None = None,
+    mixer: Mixer | None = None,
     run: bool = True,
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Write `source` to the directory `target`; returns the certificate that is written there.
 
     `family` is the layout to write (one of transformers', or "allformer"; by default that of the
-    source); `run=False` leaves the comparison out. `tell` hears what is being done.
+    source); `length` and `mixer` make the model longer (`lengthen`); `run=False` leaves the
+    comparison out. `tell` hears what is being done.
     """
+    if mixer is not None and length is None:
+        raise ConfigError(f"mixer={mixer!r} belongs to a length; give it, such as length=4096")
     target = Path(target)
     where = Path(source) if Path(source).is_file() else find_checkpoint(source)
     if where.resolve() == target.resolve():
         raise CheckpointError(f"{target} is the source itself; give another directory")
     tell(f"reading {source}")
-    model = read_llama2c(where) if where.is_file() else load(where)
+    original = read_llama2c(where) if where.is_file() else load(where)
+    model = original
+    if length is not None:
+        model = lengthen(original, length, WINDOW if mixer is None else mixer)
     tell(f"writing {target}")
     another = (target / "config.json").is_file()
     save(model, target, family=family, dtype=dtype, max_shard_bytes=max_shard_bytes)
     new = set() if model.provenance.generation is None else {GENERATION}
     if where.is_dir():
         new |= copy_others(where, target)
-        if not model.provenance.family and "is" not in read_json(target / "config.json"):
+        if length is not None:
+            tell_length(target, length)
+        if not original.provenance.family and "is" not in read_json(target / "config.json"):
             new |= open_to_others(where, target, model)
     elif tokenizer is not None:
         new |= write_llama2c_tokenizer(Path(tokenizer), target, model)
@@ -84,17 +100,23 @@ def convert(
         "source": describe(where),
         "target": describe(target),
         "parameters": sum(p.numel() for p in model.parameters()),
-        "keys": model.provenance.fates,
-        **compare(model, where, target, run, tell),
+        "keys": original.provenance.fates,
+        **compare(model, original, where, target, run, tell),
     }
     write_json(target / CERTIFICATE, certificate)
     return certificate
 
 
 def compare(
-    model: AnyModel, source: Path, target: Path, run: bool, tell: Callable[[str], None]
+    model: AnyModel,
+    original: AnyModel,
+    source: Path,
+    target: Path,
+    run: bool,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Weights bit by bit; results of the source, the target, and transformers on both."""
+    """Weights bit by bit; results of the source, the target, and transformers on both. `model` is
+    what was written: the original, or what was made of it."""
     tell("comparing the weights")
     written = load(target)
     ours, theirs = own_state(model), own_state(written)
@@ -110,16 +132,18 @@ def compare(
         why = "not asked for" if not run else f"{size:,} parameters are more than {LARGEST:,}"
         return {"sound": sound, "weights": weights, "outputs": [], "outputs_not_compared": why}
     tell("comparing results")
-    found = verify(model, written, ("allformer on the source", "allformer on the target"))
+    pair = ("allformer on the source", "allformer on the target")
+    most = None if model is original else seen_by_all(model.config)  # others differ, as they must
+    found = verify(original, written, pair, min(WIDTH, most or WIDTH))
     sound = sound and (rounded or all(c.sound for c in found))
     for path, place in ((target, "target"), (source, "source")):
-        known = (written if path == target else model).provenance
+        known = (written if path == target else original).provenance
         reference = None
         if known.family and path.is_dir() and "is" not in read_json(path / "config.json"):
             reference = open_with_transformers(path, known.architecture)
         if reference is not None:
             tell(f"comparing with transformers on the {place}")
-            subject = written if path == target else model
+            subject = written if path == target else original
             pair = (f"allformer on the {place}", f"transformers on the {place}")
             against = verify(subject, reference, pair)
             sound = sound and all(c.sound for c in against)
@@ -164,6 +188,16 @@ def copy_others(source: Path, target: Path) -> set[str]:
             else:
                 shutil.copyfile(file, target / file.name)
     return names
+
+
+def tell_length(target: Path, length: int) -> None:
+    """What goes along says how long texts may be, too: they were cut there."""
+    for file, name in LENGTHS.items():
+        path = target / file
+        if path.is_file():
+            raw = read_json(path)
+            if isinstance(raw.get(name), int):
+                write_json(path, {**raw, name: length})
 
 
 def open_to_others(source: Path, target: Path, model: AnyModel) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from allformer import config
 from allformer.core.model import AnyModel
 
 ROWS, WIDTH, SEED = 3, 24, 0
+MARKS = "global_attention_mask"
 NAMES = (
     "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits",
     "pooler_output", "last_hidden_state",
@@ -33,7 +35,7 @@ class Comparison:
     output: str
     largest_difference: float
     largest_value: float
-    inputs: str = f"{ROWS} rows of up to {WIDTH} random ids, padded on the right, seed {SEED}"
+    inputs: str
 
     @property
     def sound(self) -> bool:
@@ -44,12 +46,12 @@ class Comparison:
         return {**asdict(self), "between": list(self.between)}
 
 
-def sample_inputs(model: config.Model) -> dict[str, Tensor]:
-    """The same random batch each time."""
+def sample_inputs(model: config.Model, most: int = WIDTH) -> dict[str, Tensor]:
+    """The same random batch each time, of texts of at most `most` tokens."""
     make = torch.Generator().manual_seed(SEED)
     decoding = isinstance(model, config.DecoderOnly)
     tokens = model.reader.tokens
-    width = min(WIDTH, model.reader.longest or WIDTH)
+    width = min(most, model.reader.longest or most)
     ids = torch.randint(0, tokens.vocab, (ROWS, width), generator=make)
     if tokens.pad_id is not None:
         ids[ids == tokens.pad_id] = (tokens.pad_id + 1) % tokens.vocab
@@ -67,13 +69,15 @@ def sample_inputs(model: config.Model) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def verify(ours: AnyModel, other: Any, between: tuple[str, str]) -> list[Comparison]:
+def verify(
+    ours: AnyModel, other: Any, between: tuple[str, str], most: int = WIDTH
+) -> list[Comparison]:
     """Run both in fp32 and compare what both give, where there is no padding."""
-    inputs = sample_inputs(ours.config)
+    inputs = sample_inputs(ours.config, most)
     if isinstance(ours.config.head, config.ClassHead | config.SpanHead):
         inputs.pop("decoder_input_ids", None)
     keep = inputs["attention_mask"].bool()
-    a, b = wide(ours)(**inputs), wide(other)(**inputs)
+    a, b = (wide(x)(**inputs, **_marks(x, inputs["input_ids"])) for x in (ours, other))
     found = []
     for name in NAMES:
         x, y = getattr(a, name, None), getattr(b, name, None)
@@ -81,9 +85,23 @@ def verify(ours: AnyModel, other: Any, between: tuple[str, str]) -> list[Compari
             continue
         if x.ndim > 1 and x.shape[:2] == keep.shape and "decoder_input_ids" not in inputs:
             x, y = x[keep], y[keep]
-        gap, most = (x - y).abs().max().item(), y.abs().max().item()
-        found.append(Comparison(between, name, gap, most))
+        gap, largest = (x - y).abs().max().item(), y.abs().max().item()
+        found.append(Comparison(between, name, gap, largest, inputs=_told(keep.shape[1])))
     return found
+
+
+def _told(width: int) -> str:
+    return f"{ROWS} rows of up to {width} random ids, padded on the right, seed {SEED}"
+
+
+def _marks(model: Any, ids: Tensor) -> dict[str, Tensor]:
+    """The first token is global where any can be; for answers it would be looked for otherwise."""
+    if isinstance(model.config, config.Model):
+        blocks = model.config.reader.blocks
+        takes = any(isinstance(block.attention.mixer, config.GlobalWindow) for block in blocks)
+    else:
+        takes = MARKS in signature(model.forward).parameters
+    return {MARKS: (torch.arange(ids.shape[1]) == 0).long().expand_as(ids)} if takes else {}
 
 
 def wide(model: Any) -> Any:

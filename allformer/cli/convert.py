@@ -27,12 +27,19 @@ def convert(
     tokenizer: Annotated[
         Path | None, typer.Option(help="The tokeniser beside a llama2.c file.")
     ] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Make it longer: how many tokens it takes then.")
+    ] = None,
+    mixer: Annotated[
+        str | None, typer.Option(help="With --length: window:512 (the default), window:256,256, …")
+    ] = None,
     run: Annotated[bool, typer.Option(help="Run both and compare the results.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate.")] = False,
 ) -> None:
     """Write a checkpoint in another layout, dtype or cut, and certify that it is the same model."""
     from allformer.checkpoint.convert import convert as run_convert
     from allformer.checkpoint.leftovers import CERTIFICATE
+    from allformer.config.mixer_text import mixer_from_text
 
     certificate = run_convert(
         source,
@@ -41,6 +48,8 @@ def convert(
         dtype=pick_dtype(dtype),
         max_shard_bytes=_bytes(max_shard_size),
         tokenizer=tokenizer,
+        length=length,
+        mixer=None if mixer is None else mixer_from_text(mixer),
         run=run,
         tell=say,
     )

@@ -21,7 +21,10 @@ TRANSLATION = {
     "source": "--source", "target": "--target", "beams": "--beams",
     "length_penalty": "--length-penalty", "lowercase": "--lowercase", "output": "--output",
 }  # fmt: skip
-WINDOW = {"length": "--length", "stride": "--stride", "column": "--column"}
+WINDOW = {
+    "length": "--length", "stride": "--stride", "memory": "--memory", "column": "--column",
+}  # fmt: skip
+LANGUAGE = ("causal-lm", "causal-lm-memory")  # the objectives whose models foretell a text
 
 
 def evaluate(
@@ -38,6 +41,10 @@ def evaluate(
     ] = None,
     stride: Annotated[
         int | None, typer.Option(help="Of texts: tokens scored in each window; default: half.")
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(help="Of texts: tokens remembered of earlier segments (Transformer-XL)."),
     ] = None,
     column: Annotated[
         str | None, typer.Option(help="Of texts in records: their column; default: text.")
@@ -77,7 +84,7 @@ def evaluate(
     asked = given(source=source, target=target, beams=beams, length_penalty=length_penalty)
     asked |= given(output=output)
     asked |= {"lowercase": True} if lowercase else {}
-    window = given(length=length, stride=stride, column=column)
+    window = given(length=length, stride=stride, memory=memory, column=column)
     path = None if data is None else absolute(data)
     if name == "seq2seq":
         _refuse(window, WINDOW, "a text that one model reads; a translator has pairs")
@@ -147,7 +154,7 @@ def _figures(
             f"{pipeline.directory} is a {pipeline.architecture} without data of its own; give "
             f"--data: texts for a language model, records for a classifier"
         )
-    texts = name == "causal-lm" or (name == "masked-lm" and not own)
+    texts = name in LANGUAGE or (name == "masked-lm" and not own)
     if texts and data is not None:
         if changes:
             raise AllformerError("--set changes a recipe, and a text needs none; leave it out")
@@ -176,7 +183,8 @@ def _texts(
     masked = name == "masked-lm"
     score = evaluate_masked if masked else evaluate_texts
     if masked:
-        _refuse(given(stride=window.get("stride")), WINDOW, "a decoder; here each token is masked")
+        odd = given(stride=window.get("stride"), memory=window.get("memory"))
+        _refuse(odd, WINDOW, "a decoder; here each token is masked")
     column = window.pop("column", "text")
     bar: list[Progress] = []
 

@@ -19,7 +19,12 @@ from allformer.config.base import (
 from allformer.config.norm import Norm
 from allformer.config.position import Learned, Position, Sinusoidal
 from allformer.config.relative import BucketBias, LinearScaling, Llama3Scaling, Relative, Rotary
+from allformer.config.xl import XLRelative
 from allformer.config.mixer import Full, Mixer, Window
+from allformer.config.block_sparse import BlockSparse
+from allformer.config.features import Features
+from allformer.config.global_window import GlobalWindow
+from allformer.config.low_rank import LowRank
 from allformer.config.attention import Attention
 from allformer.config.feed_forward import Feed
 from allformer.config.block import Block, cycle, repeat
@@ -29,16 +34,70 @@ from allformer.config.head import (
     PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
     Transform, heads_of, words_of,
 )  # fmt: skip
+from allformer.config.reading_head import ReadingHead
+from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
 __all__ = [
-    "ACTIVATIONS", "PROBLEMS", "Activation", "At", "Attention", "Beside", "Block", "BucketBias",
-    "ClassHead", "Config", "DecoderOnly", "EncoderDecoder", "EncoderOnly", "Feed", "Full", "Head",
-    "LMHead", "Learned", "LinearScaling", "Llama3Scaling", "Mixer", "Model", "Natural", "Norm",
-    "Part", "Pool", "Position", "Positive", "PretrainHead", "Probability", "Relative", "Rotary",
-    "Rule", "Several", "Sinusoidal", "Source", "SpanHead", "Stack", "Tokens", "Transform", "Window",
-    "above", "choice", "config_from_json", "cycle", "from_dict", "heads_of", "refuse", "repeat",
-    "to_dict", "words_of",
+    "ACTIVATIONS",
+    "PROBLEMS",
+    "Activation",
+    "AdaptiveHead",
+    "AdaptiveTokens",
+    "At",
+    "Attention",
+    "Beside",
+    "Block",
+    "BlockSparse",
+    "BucketBias",
+    "ClassHead",
+    "Config",
+    "DecoderOnly",
+    "EncoderDecoder",
+    "EncoderOnly",
+    "Features",
+    "Feed",
+    "Full",
+    "GlobalWindow",
+    "Head",
+    "LMHead",
+    "Learned",
+    "LinearScaling",
+    "Llama3Scaling",
+    "LowRank",
+    "Mixer",
+    "Model",
+    "Natural",
+    "Norm",
+    "Part",
+    "Pool",
+    "Position",
+    "Positive",
+    "PretrainHead",
+    "Probability",
+    "ReadingHead",
+    "Relative",
+    "Rotary",
+    "Rule",
+    "Several",
+    "Sinusoidal",
+    "Source",
+    "SpanHead",
+    "Stack",
+    "Tokens",
+    "Transform",
+    "Window",
+    "XLRelative",
+    "above",
+    "choice",
+    "config_from_json",
+    "cycle",
+    "from_dict",
+    "heads_of",
+    "refuse",
+    "repeat",
+    "to_dict",
+    "words_of",
 ]  # fmt: skip

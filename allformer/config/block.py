@@ -37,7 +37,7 @@ class Block(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cross is not None and self.cross.mixer != Full():
-            refuse(self, "cross", "cannot have a window", "give it mixer=Full()")
+            refuse(self, "cross", "must look at all that there is", "give it mixer=Full()")
 
     def lines(self, dim: int, n: int, causal: bool) -> Iterator[Part]:
         """Its lines in the count, at n tokens."""

@@ -38,7 +38,27 @@ class Heads(Protocol):
     def heads(self) -> int: ...
     @property
     def groups(self) -> int: ...
+    @property
+    def scale(self) -> float | None: ...
+    @property
+    def dropout(self) -> float: ...
     def size(self, dim: int) -> int: ...
+
+
+class Adding(Protocol):
+    """What a mixer may ask of a relative position."""
+
+    @property
+    def adds(self) -> bool: ...
+
+
+class Layers(Protocol):
+    """What a mixer may ask of its stack."""
+
+    @property
+    def causal(self) -> bool: ...
+    @property
+    def relative(self) -> Adding | None: ...
 
 
 class Widths(Protocol):

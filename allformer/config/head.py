@@ -23,6 +23,9 @@ class Head(Config, slot=True):
     """What reads hidden states. One with tensors of its own must say `parameters`, or `af.count`
     disagrees with what is built."""
 
+    def fits(self, stack: Stack) -> object:
+        """Refuse a stack that it cannot read."""
+
     def parameters(self, stack: Stack) -> int:
         """Of its own, on top of `stack`; a tied table is the stack's."""
         return 0

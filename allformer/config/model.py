@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.base import Config
 from allformer.config.check import refuse
 from allformer.config.counting import Part
@@ -147,6 +148,7 @@ def _head_fits(owner: Model) -> None:
     for head in heads_of(owner.head):
         if isinstance(head, LMHead):
             _words_fit(owner, head, stack)
+        head.fits(stack)
         if isinstance(head, ClassHead) and head.at == "eos" and stack.source.eos_id is None:
             refuse(owner, "head", 'with at="eos" looks for Tokens.eos_id', "set it")
 
@@ -155,6 +157,8 @@ def _words_fit(owner: Model, head: LMHead, stack: Stack) -> None:
     if not stack.source.vocab:
         must = "gives scores over a vocabulary, but its stack reads no tokens"
         refuse(owner, "head", must, "give the stack source=Tokens(…)")
+    if isinstance(stack.source, AdaptiveTokens) and not isinstance(head, AdaptiveHead):
+        refuse(owner, "head", "does not know the clusters of its source", "give it AdaptiveHead()")
     if head.tied and stack.width != stack.dim and not head.transform:
         must = f"is tied to an embedding of width {stack.width}, but states have {stack.dim}"
         refuse(owner, "head", must, "give it transform=Transform(), or tied=False")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 from allformer.config.base import Config, Positive
 from allformer.config.check import above, refuse
@@ -12,10 +12,31 @@ from allformer.config.position import Places
 
 
 class Relative(Places, slot=True):
-    """Turns queries and keys, or adds to scores; one with tensors must say `parameters`."""
+    """Turns queries and keys, or adds to scores; one with tensors must say `parameters`, and those
+    that each layer has of its own in `of_layer`."""
+
+    memory: int = 0  # tokens of earlier segments that are looked at
+    blank: bool = False  # whether they are zeros at first, and looked at
+
+    def fits(self, stack: Any) -> None:
+        """Refuse a stack that it cannot serve."""
+
+    adds: ClassVar[bool] = False  # to scores, which not every mixer has
 
     def parameters(self, attention: Heads, dim: int) -> int:
         """Of its own, once for all layers."""
+        return 0
+
+    def of_layer(self, attention: Heads, dim: int) -> int:
+        """Parameters that a layer has of its own."""
+        return 0
+
+    def formula(self, attention: Heads, dim: int) -> str:
+        """Of a layer's own parameters."""
+        return f"{self.of_layer(attention, dim):,}"
+
+    def flops(self, attention: Heads, dim: int, keys: float) -> int:
+        """Of one token in one layer whose query meets so many keys, where that is much."""
         return 0
 
     def line(self, name: str, attention: Heads, dim: int) -> Part:
@@ -68,6 +89,7 @@ class BucketBias(Relative):
     looks back only and has all the buckets for that side. All layers share one table.
     """
 
+    adds: ClassVar[bool] = True
     buckets: Positive = 32
     max_distance: Positive = 128
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from allformer.config.attention import divisors
 from allformer.config.base import Config, Positive, Probability
 from allformer.config.block import Block
 from allformer.config.check import Rule, refuse
-from allformer.config.counting import Part, dense
+from allformer.config.counting import Part, dense, plain_line
 from allformer.config.norm import Norm
 from allformer.config.position import Position, Sinusoidal
 from allformer.config.relative import BucketBias, Relative, Rotary
@@ -25,7 +25,8 @@ class Stack(Config):
     `blocks` comes from `repeat(block, n)` or `cycle((a, b), n)`: variation by layer is data.
     `relative` is the position inside the attention. `share` names for each block the set of
     weights that it uses: `share=(0, 0, 1, 1)` is four layers deep and holds two (ALBERT).
-    `dropout` acts on the embedded input, `final_dropout` on the output (T5).
+    `dropout` acts on the embedded input, after its norm or before it (`dropout_at="summed"`:
+    BigBird), `final_dropout` on the output (T5).
     """
 
     dim: Positive
@@ -42,6 +43,7 @@ class Stack(Config):
     share: tuple[int, ...] | None = None
     dropout: Probability = 0.1
     final_dropout: Probability = 0.0
+    dropout_at: Literal["normed", "summed"] = "normed"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +55,8 @@ class Stack(Config):
         self._check_heads()
         self._check_relative()
         self._check_share()
+        for block in self.blocks:
+            block.attention.mixer.check(block.attention, self)
 
     @property
     def width(self) -> int:
@@ -69,7 +73,8 @@ class Stack(Config):
     @property
     def longest(self) -> int | None:
         """The most positions that it can number; None: no end."""
-        slots = (self.position, self.relative)
+        mixers = (block.attention.mixer for block in self.blocks)
+        slots = (self.position, self.relative, *mixers)
         limits = [slot.longest for slot in slots if slot is not None and slot.longest is not None]
         return min(limits, default=None)
 
@@ -97,6 +102,8 @@ class Stack(Config):
             refuse(self, "relative", "turns pairs: head_dim must be even", "try head_dim=64")
         if isinstance(self.relative, Rotary) and len({size for _, size in shapes}) > 1:
             refuse(self, "relative", "needs one head_dim in all blocks", "give head_dim")
+        if self.relative is not None:
+            self.relative.fits(self)
         if isinstance(self.relative, BucketBias) and len({heads for heads, _ in shapes}) > 1:
             refuse(self, "relative", "needs one number of heads in all blocks", "make them equal")
 
@@ -124,6 +131,8 @@ class Stack(Config):
             text = f"{narrow}·d + d = {narrow}·{d} + {d}"
             yield Part(f"{name} up-projection", text, dense(narrow, d), 2 * narrow * d)
         yield from self._layers(name, n)
+        yield from self._common(name)
+        yield from self._distances(f"{name} relative positions", n)
         if self.final_norm is not None:
             yield self.final_norm.line(f"{name} final norm", self.dim)
 
@@ -134,6 +143,24 @@ class Stack(Config):
         if self.relative is not None:
             lines.append(self.relative.line(name, self.blocks[0].attention, self.dim))
         return [line for line in lines if line.parameters] or lines[:1]
+
+    def _distances(self, name: str, n: int) -> Iterator[Part]:
+        """What a relative position has, and does, in each layer."""
+        if self.relative is None:
+            return
+        total = flops = quadratic = 0
+        seen: set[int] = set()
+        for i, block in zip(self.share or range(len(self.blocks)), self.blocks, strict=True):
+            part = block.attention
+            keys = part.mixer.keys(n, self.causal)
+            flops += self.relative.flops(part, self.dim, keys)
+            quadratic += self.relative.flops(part, self.dim, keys)
+            quadratic -= self.relative.flops(part, self.dim, 0)
+            total += 0 if i in seen else self.relative.of_layer(part, self.dim)
+            seen.add(i)
+        if total or flops:
+            text = self.relative.formula(self.blocks[0].attention, self.dim)
+            yield Part(name, f"{len(seen)} × ({text})", total, flops, quadratic)
 
     def _layers(self, name: str, n: int) -> Iterator[Part]:
         """Layers of one kind in one line: shared weights count once, their work each time."""
@@ -154,3 +181,9 @@ class Stack(Config):
         for line in sums.values():
             text = f"{len(seen)} × ({line.formula})"
             yield replace(line, name=f"{name} {line.name}", formula=text)
+
+    def _common(self, name: str) -> Iterator[Part]:
+        """What layers that mix alike have together."""
+        for mixer, attention in {b.attention.mixer: b.attention for b in self.blocks}.items():
+            if parameters := mixer.common(attention, self.dim):
+                yield plain_line(f"{name} shared by layers", parameters)

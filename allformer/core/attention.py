@@ -7,7 +7,6 @@ Legend: B batch, T queries, S keys, N packed tokens, H heads, G key/value heads,
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from allformer import config
 from allformer.core.linear import Fused, Linear
 from allformer.core.registry import module_for
-from allformer.core.relatives.relative import PLAIN, Relation, Relative
+from allformer.core.relatives.relative import PLAIN, Extra, Relation, Relative
 from allformer.core.states import LayerState
 from allformer.core.taps import tap
 
@@ -55,11 +54,13 @@ class Attention(nn.Module):
         state: LayerState | None = None,
         relation: Relation = PLAIN,
         seed: Tensor | None = None,
+        before: Tensor | None = None,
     ) -> Tensor:
         """x B T dim (or N dim) looks at itself, or at `memory` B S dim → the shape of x.
 
         With a `relation` that turns, queries and keys are turned by their positions first. `seed`
-        chooses the mask where a fused kernel drops out.
+        chooses the mask where a fused kernel drops out. An earlier segment is looked at too, in
+        front of x itself: `before` B M dim, or what the state has of it.
         """
         if state is None and self.mixer.takes_whole(plan):
             whole: Tensor = self.out(self._whole(x, plan, memory, relation, seed))
@@ -69,10 +70,12 @@ class Attention(nn.Module):
             parts = self._across(x, plan, memory, state)
         else:
             own = None if state is None else state.own
-            parts = self._within(x, plan, None if own is None else own.before(), relation)
+            if before is None and own is not None:
+                before = own.before()
+            parts = self._within(x, plan, before, relation)
         extra = None
         if relation.adds and type(relation).scores is not Relation.scores:
-            extra = partial(relation.scores, part=self.relative)
+            extra = Extra(relation, self.relative)
         context = self.mixer(parts, plan, own, extra)
         return tap(self, "output", self.out(tap(self, "context", context)))
 
@@ -98,12 +101,17 @@ class Attention(nn.Module):
         self, x: Tensor, plan: Any, before: Tensor | None, relation: Relation
     ) -> dict[str, Tensor]:
         qkv: Fused = self.qkv  # looked up once: a module finds its parts slowly
+        some = self.mixer.wants(plan)
+        if some is not None:
+            fewer = zip(some, qkv.only(x, *some), strict=True)
+            return {name: self.mixer.put(part, plan, key=False) for name, part in fewer}
         fused = qkv(x)
         if relation.turns:
             fused = self._turn(fused, relation)
         names = qkv.parts
         parts = dict(zip(names, qkv.cut(self.mixer.put(fused, plan, key=False)), strict=True))
         if before is not None:  # keys and values of an earlier segment come first
+            before = tap(self, "memory", before)
             seen = [name for name in names if name != "q"]
             for name, old in zip(seen, qkv.only(before, *seen), strict=True):
                 parts[name] = torch.cat([old, parts[name]], dim=1)

@@ -89,6 +89,8 @@ class Block(nn.Module):
         `seed` chooses the masks of dropout inside fused kernels.
         """
         look = partial(self.attention, plan=plan, state=state, relation=relation, seed=seed)
+        if self.pre and state is not None and (before := state.own.before()) is not None:
+            look = partial(look, before=self.attention_norm(before))  # as its own input is normed
         steps = [Step("attention", self.attention_norm, look)]
         if self.has_cross:
             across = partial(self.cross, plan=memory_plan, memory=memory, state=state, seed=seed)

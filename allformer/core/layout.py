@@ -47,7 +47,8 @@ class Grid(NamedTuple):
         """Every column up to the last new one is a key."""
         query, key = self.columns(device)[None], torch.arange(self.total, device=device)[None]
         told = isinstance(self.past, int)
-        return Places(query, key, self.keep, self.keep is None and told, told and self.width == 1)
+        plain, last = self.keep is None and told, told and self.width == 1
+        return Places(query, key, self.keep, plain, last, tail=told)
 
     def columns(self, device: torch.device) -> Tensor:
         """The places of the new tokens, T."""
@@ -106,7 +107,7 @@ class Packed(NamedTuple):
     def places(self, device: torch.device) -> Places:
         """Of the grid that the tokens were packed from."""
         columns = torch.arange(self.total, device=device)[None]
-        return Places(columns, columns, self.keep)
+        return Places(columns, columns, self.keep, tail=True)
 
     def to_grid(self, x: Tensor) -> Tensor:
         """N … → R T …, zeros where there is no token."""

@@ -203,10 +203,8 @@ class _FusedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         from allformer.core.fused.gpu.entropy import linear_entropy
 
-        w = weight.to(hidden.dtype)
-        b = None if bias is None else bias.to(hidden.dtype)
         wants = [grads and x for x in ctx.needs_input_grad[:3]]
-        loss, nll, *found = linear_entropy(hidden, w, b, targets, smoothing, z, rows, wants)
+        loss, nll, *found = linear_entropy(hidden, weight, bias, targets, smoothing, z, rows, wants)
         ctx.save_for_backward(*(d if want else None for d, want in zip(found, wants, strict=True)))
         ctx.mark_non_differentiable(nll)
         return loss, nll

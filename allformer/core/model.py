@@ -12,7 +12,7 @@ Legend: B batch, S source length, T target length, N packed tokens, V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -33,7 +33,7 @@ from allformer.core.registry import implements, module_for
 from allformer.core.replay import Replay
 from allformer.core.stack import Stack
 from allformer.core.starts import start
-from allformer.core.states import Cache
+from allformer.core.states import Cache, SegmentMemory
 from allformer.core.taps import listening
 from allformer.errors import ConfigError
 
@@ -152,8 +152,8 @@ class Model(nn.Module, Generic[C]):
         found: dict[str, dict[str, Tensor]] = {}
         known: list[str] = []
         for key, prefix in self.prefixes.items():
-            source: Any = self.stack(key).source
-            known += (names := [prefix + take for take in (*source.takes, "attention_mask")])
+            takes: tuple[str, ...] = self.stack(key).takes
+            known += (names := [prefix + take for take in (*takes, "attention_mask")])
             found[key] = {n.removeprefix(prefix): left.pop(n) for n in names if n in left}
         own: tuple[str, ...] = () if self.head is None else self.head.targets
         targets = {name: left.pop(name) for name in own if name in left}
@@ -191,7 +191,7 @@ class Model(nn.Module, Generic[C]):
         sides: dict[str, Side] = {}
         for name, inputs in found.items():
             prefix = self.prefixes[name]
-            rows, width = self.stack(name).source.check(inputs, prefix)
+            rows, width = self.stack(name).check(inputs, self.head_of(name), prefix)
             if sides and rows != (batch := next(iter(sides.values())).layout.rows):
                 first, mine = (next(iter(found[key])) for key in (next(iter(found)), name))
                 raise ConfigError(
@@ -219,17 +219,23 @@ class Model(nn.Module, Generic[C]):
         out: dict[str, Tensor] = {}
         memory: Tensor | None = None
         across: Layout | None = None
-        for name, side in sides.items():
+        for i, (name, side) in enumerate(sides.items()):
+            if i == 0 and self.head is not None:
+                side = self.head.complete(side)
             if memory is not None and across is not None:
                 memory, across = alike(memory, across, side.layout)
             stack = self.stack(name)
             x = stack.source(side, dtype)
             out[name] = stack(
                 x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel,
-                position_ids=side.inputs.get("position_ids"),
+                inputs=side.inputs, head=self.head_of(name),
             )  # fmt: skip
             memory, across = out[name], side.layout
         return out
+
+    def head_of(self, name: str) -> config.Head | None:
+        """The head, for the stack whose states it reads: the last one."""
+        return self.config.head if name == list(self.prefixes)[-1] else None
 
     def states(
         self, *, dtype: torch.dtype | None = None, kernel: str = "fast", **inputs: Any
@@ -268,6 +274,13 @@ class Model(nn.Module, Generic[C]):
     def pooled(self, grid: Tensor) -> Tensor | None:
         """What the pooler makes of the states, B dim."""
         return None
+
+
+def segments_of(cache: Cache) -> Tensor | None:
+    """What the layers remember of the segments so far, layers M B dim; None: another kind."""
+    states = [layer.own for layer in cache.layers]
+    found = [x.hidden for x in states if isinstance(x, SegmentMemory) and x.hidden is not None]
+    return torch.stack(found).transpose(1, 2) if len(found) == len(states) else None
 
 
 def alike(x: Tensor, layout: Layout, other: Layout) -> tuple[Tensor, Layout]:
@@ -336,10 +349,11 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         *,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
+        **inputs: Any,
     ) -> Tensor:
-        """input_ids B S → memory B S dim (zeros at padding)."""
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        return self.states(dtype=dtype, kernel=kernel, **inputs)["encoder"]
+        """input_ids B S, and what else the encoder takes → memory B S dim (zeros at padding)."""
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, **inputs}
+        return self.states(dtype=dtype, kernel=kernel, **given)["encoder"]
 
     def new_cache(self) -> Cache:
         """Empty states for `step`."""
@@ -418,8 +432,8 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         given = {**given, "token_type_ids": token_type_ids, **inputs}
         plain = dtype is None and kernel == "fast" and labels is None and not inputs
         if self._replay is not None and plain and Replay.fits(input_ids) and not listening():
-            rows, width = self.encoder.source.check(
-                {k: x for k, x in given.items() if x is not None}
+            rows, width = self.encoder.check(
+                {k: x for k, x in given.items() if x is not None}, self.config.head
             )
             if attention_mask is not None:
                 check_mask(attention_mask, rows, width)
@@ -436,7 +450,8 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """`model.compile()`: as torch has it, in place. Inference on a GPU becomes CUDA graphs of
         batches without their padding; see `core.replay`."""
-        if self.device.type == "cuda" and not args and not kwargs:
+        told = self.encoder.takes != self.encoder.source.takes  # plans depend on what is given
+        if self.device.type == "cuda" and not (args or kwargs or told):
             self._replay = Replay(self.infer, self.reads_first)
         else:
             super().compile(*args, **kwargs)
@@ -463,12 +478,26 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         labels: Tensor | None = None,
         *,
         cache: Cache | None = None,
+        mems: Tensor | Sequence[Tensor] | None = None,
+        mem_len: int | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
         **inputs: Any,
     ) -> Output:
-        """input_ids B T → logits B T V; with a cache, `attention_mask` covers cached tokens too."""
+        """input_ids B T → logits B T V; with a cache, `attention_mask` covers cached tokens too.
+
+        A model that remembers earlier segments takes their `mems` (for each layer M B dim, as it
+        gives them) and gives those for the next one; `mem_len` is how many tokens, if not as many
+        as its config says.
+        """
         given = {"input_ids": input_ids, "labels": labels, **inputs}
+        if cache is None and self._remembers(mems, mem_len):
+            old = None if mems is None else [x.transpose(0, 1) for x in mems]
+            cache = self.new_cache(mem_len, old)
+            out = self(
+                input_ids, attention_mask, labels, cache=cache, dtype=dtype, kernel=kernel, **inputs
+            )
+            return Output(out, mems=segments_of(cache))
         if cache is None:
             given["attention_mask"] = attention_mask
             return self.call(given, dtype=dtype, kernel=kernel)
@@ -488,9 +517,21 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         hidden = self.hidden(sides, dtype=dtype, kernel=kernel, cache=cache)
         return self.finish(hidden, sides, targets)
 
-    def new_cache(self) -> Cache:
-        """Empty states for `step` and for calls with `cache=`."""
-        return self.decoder.new_cache()
+    def _remembers(self, mems: Any, mem_len: int | None) -> bool:
+        """Whether this call has a memory of earlier segments."""
+        relative = self.config.decoder.relative
+        usual = 0 if relative is None else relative.memory
+        return mems is not None or bool(usual if mem_len is None else mem_len)
+
+    def new_cache(
+        self, memory: int | None = None, mems: Tensor | Sequence[Tensor] | None = None
+    ) -> Cache:
+        """Empty states for `step` and for calls with `cache=`.
+
+        Of a model that remembers earlier segments: `memory` tokens, if not as many as its config
+        says, at first `mems`, B M dim for each layer.
+        """
+        return self.decoder.new_cache(memory, mems)
 
     def step(
         self,

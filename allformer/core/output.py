@@ -21,6 +21,7 @@ NAMES = (
     "last_hidden_state",  # B T dim
     "pooler_output",  # B dim
     "encoder_last_hidden_state",  # B S dim
+    "mems",  # layers M B dim, of a model that remembers segments
 )
 _SAME = {"sop_logits": "seq_relationship_logits"}  # ALBERT's name: sentence order
 

@@ -20,6 +20,7 @@ class Places(NamedTuple):
 
     `plain`: key j stands at j, the queries are the last T of them, and all are real: the whole
     triangle (T = S) is then SDPA's `is_causal`. `last`: no key stands after the one query there is.
+    `tail`: keys stand one after the other, and the queries are the last T of them, real or not.
     """
 
     query: Tensor
@@ -27,6 +28,7 @@ class Places(NamedTuple):
     real: Tensor | None = None
     plain: bool = False
     last: bool = False
+    tail: bool = False
 
     @property
     def distance(self) -> Tensor:
@@ -39,10 +41,13 @@ class Places(NamedTuple):
         return self.plain and self.query.shape[1] == self.key.shape[1]
 
 
-def mask_of(places: Places, causal: bool, reach: tuple[int, int] | None) -> Tensor | None:
+def mask_of(
+    places: Places, causal: bool, reach: tuple[int, int] | None, dilation: int = 1
+) -> Tensor | None:
     """(R or 1) 1 T S, True = may look; None: all may.
 
     `causal`: no key after the query. `reach`: no more than so many places before and after it.
+    `dilation`: of those, every so-manieth.
     """
     causal = causal and not places.last
     near = None
@@ -52,6 +57,8 @@ def mask_of(places: Places, causal: bool, reach: tuple[int, int] | None) -> Tens
         if reach is not None:
             left, right = reach
             band = (distance >= -left) & (distance <= right)
+            if dilation > 1:
+                band = band & (distance % dilation == 0)
             near = band if near is None else near & band
         near = near[:, None] if near is not None else None
     if places.real is None:

@@ -5,6 +5,7 @@ Legend: B batch, T length, N packed tokens, dim model width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -16,14 +17,16 @@ from allformer.core.block import Block, Carried
 from allformer.core.fused import ready
 from allformer.core.fused.norm import NOTHING, Thinning, norm_of_sum
 from allformer.core.fused.random import draw
-from allformer.core.layout import Layout
+from allformer.core.layout import Grid, Layout, Packed
+from allformer.core.mixers.mixer import NOTHING as NO_INPUTS
 from allformer.core.mixers.mixer import Scene
 from allformer.core.norm import make_norm
 from allformer.core.recompute import recomputed
 from allformer.core.registry import module_for
-from allformer.core.relatives.relative import PLAIN, Relation
+from allformer.core.relatives.relative import PLAIN, Relation, refuse_memory
 from allformer.core.states import Cache, LayerState
 from allformer.core.taps import listening, speaking_as, tap
+from allformer.errors import ConfigError
 
 Plans = dict[tuple[config.Mixer, int, bool], Any]  # by what mixes alike, and the form of its heads
 
@@ -46,17 +49,56 @@ class Stack(nn.Module):
             Block(stack.blocks[self.order.index(i)], stack.dim, f"{path}.{i}", self.relative)
             for i in range(len(set(self.order)))
         )
+        own = dict.fromkeys(name for mixer in self._mixers() for name in mixer.takes)
+        self.takes: tuple[str, ...] = (*self.source.takes, *own)  # inputs, by their names
+        self._share()
         self.final_norm = None
         if stack.final_norm is not None:
             self.final_norm = make_norm(stack.final_norm, stack.dim)
         self.recompute: str | None = None  # for the backward pass; see `core.recompute`
         self.drops = any(_drops(block) for block in stack.blocks)
 
-    def new_cache(self) -> Cache:
-        """Empty states, one for each layer that runs: what its mixer asks for."""
+    def check(
+        self, inputs: Mapping[str, Tensor], head: config.Head | None = None, prefix: str = ""
+    ) -> tuple[int, int]:
+        """Refuse wrong inputs (errors say `prefix` before a name); rows and width of the others."""
+        shape: tuple[int, int] = self.source.check(inputs, prefix)
+        for mixer in self._mixers():
+            mixer.check(inputs, shape, self.config, head, prefix)
+        return shape
+
+    def _mixers(self) -> list[Any]:
+        """Of those that mix alike, one each."""
         layers: Any = self.layers
-        causal = self.config.causal
-        return Cache(layers[j].attention.mixer.new_state(causal) for j in self.order)
+        return list({x.attention.mixer.config: x.attention.mixer for x in layers}.values())
+
+    def _share(self) -> None:
+        """What layers that mix alike have together."""
+        first: dict[config.Mixer, Any] = {}
+        for layer in self.layers:
+            mixer: Any = layer.attention.mixer  # type: ignore[union-attr]
+            mixer.share(first.setdefault(mixer.config, mixer))
+
+    def new_cache(
+        self,
+        memory: int | None = None,
+        mems: Tensor | Sequence[Tensor] | None = None,
+        real: Tensor | None = None,
+    ) -> Cache:
+        """Empty states, one for each layer that runs: what its mixer asks for.
+
+        Where earlier segments are remembered, `memory` tokens of them (None: as the config says),
+        at first `mems`: for each layer B M dim, of which `real` B M says who stands there.
+        """
+        layers: Any = self.layers
+        states = [layers[j].attention.mixer.new_state(self.config.causal) for j in self.order]
+        given = _each(mems, len(states))
+        if self.relative is not None:
+            make = self.relative.new_state
+            states = [make(x, memory, h, real) for x, h in zip(states, given, strict=True)]
+        elif memory is not None or mems is not None:
+            refuse_memory(memory, mems)
+        return Cache(states)
 
     def forward(
         self,
@@ -67,20 +109,28 @@ class Stack(nn.Module):
         across: Layout | None = None,
         cache: Cache | None = None,
         kernel: str = "fast",
-        position_ids: Tensor | None = None,
+        inputs: Mapping[str, Tensor] = NO_INPUTS,
+        head: config.Head | None = None,
     ) -> Tensor:
         """Hidden states B T dim, or packed N dim, through all layers.
 
         `memory` in the layout `across` is what cross-attention looks at; a cache that has its
-        keys and values needs `across` alone.
+        keys and values needs `across` alone. `inputs`, in the layout, are for the mixers that take
+        any (and position_ids for relative positions); `head` is what reads the states.
         """
-        relation = self._relation(layout, x, position_ids)
+        if cache is None and self.blank:
+            return self._from_blank(x, layout, kernel, inputs)
+        relation = self._relation(layout, x, inputs.get("position_ids"))
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
-        scene = scene._replace(cached=cache is not None)
-        wide = None if across is None else scene._replace(key=across, causal=False, relation=PLAIN)
+        told: dict[str, Any] = {"inputs": inputs, "stack": self.config, "head": head}
+        scene = scene._replace(cached=cache is not None, **told)
+        wide = None
+        if across is not None:
+            wide = scene._replace(key=across, causal=False, relation=PLAIN, inputs=NO_INPUTS)
         within: Plans = {}
         outside: Plans = {}
-        fused = cache is None and ready(x)
+        fused = (cache is None or cache[0].own.learns) and ready(x)
+        recompute = self.recompute if cache is None else None
         seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
         h: Tensor | None = None
         before = NOTHING
@@ -88,6 +138,8 @@ class Stack(nn.Module):
             layer: Any = self.layers[j]
             state = None if cache is None else cache[i]
             plan = _once(within, layer.attention.mixer, scene, state)
+            if state is not None:
+                state.own.see(x if h is None else x + before(h))
             memory_plan = None
             if layer.has_cross:
                 assert wide is not None, "this stack looks across: give it the other's layout"
@@ -96,8 +148,8 @@ class Stack(nn.Module):
                 seed = None if seeds is None else seeds[i]
                 carried = Carried(h, before, seed)
                 x, h = recomputed(
-                    self.recompute, _draws(layer, plan, memory_plan), layer,
-                    x, plan, memory, memory_plan, None, relation, carried,
+                    recompute, _draws(layer, plan, memory_plan), layer,
+                    x, plan, memory, memory_plan, state, relation, carried,
                 )  # fmt: skip
                 before = layer.thinning("feed", seed)
                 continue
@@ -106,8 +158,7 @@ class Stack(nn.Module):
                 with speaking_as(layer, f"{self.path}.{i}"):
                     x = layer(*args)
             else:
-                mode = None if cache is not None else self.recompute
-                x = recomputed(mode, self.training and self.drops, layer, *args)
+                x = recomputed(recompute, self.training and self.drops, layer, *args)
         if cache is not None:
             cache.advance(x.shape[1])
         if fused:
@@ -115,6 +166,23 @@ class Stack(nn.Module):
         elif self.final_norm is not None:
             x = self.final_norm(x)
         return F.dropout(tap(self, "output", x), self.config.final_dropout, self.training)
+
+    @property
+    def blank(self) -> bool:
+        """Whether the first segment looks at a memory of zeros."""
+        return self.relative is not None and self.relative.config.blank
+
+    def _from_blank(
+        self, x: Tensor, layout: Layout, kernel: str, inputs: Mapping[str, Tensor]
+    ) -> Tensor:
+        """A first segment; its memory lies before it on a grid."""
+        grid = layout
+        if isinstance(layout, Packed):
+            grid = Grid(layout.rows, layout.total, layout.keep)
+        out: Tensor = self(
+            layout.to_grid(x), grid, cache=self.new_cache(), kernel=kernel, inputs=inputs
+        )
+        return layout.lay(out)
 
     def _settle(self, x: Tensor, h: Tensor | None, before: Thinning) -> Tensor:
         """What the last layer has handed on, added; and the final norm."""
@@ -125,9 +193,23 @@ class Stack(nn.Module):
     def _relation(self, layout: Layout, x: Tensor, position_ids: Tensor | None) -> Relation:
         if self.relative is None:
             return PLAIN
-        where = layout.positions(x.device, "all") if position_ids is None else position_ids
+        alike = all(block.attention.mixer.distances for block in self.config.blocks)
+        count = "all" if alike else "kept"  # where padding stands before a row, or as if not
+        where = layout.positions(x.device, count) if position_ids is None else position_ids
         relation: Relation = self.relative(where, x.dtype)
         return relation
+
+
+def _each(mems: Tensor | Sequence[Tensor] | None, layers: int) -> list[Any]:
+    """A memory for each layer, or none for any."""
+    if mems is None:
+        return [None] * layers
+    if len(mems) != layers or any(x.ndim != 3 for x in mems):
+        raise ConfigError(
+            f"mems of {len(mems)} layers, but this model has {layers}; give a tensor of three axes "
+            f"for each, as a call has returned them"
+        )
+    return list(mems)
 
 
 def _once(plans: Plans, mixer: Any, scene: Scene, state: LayerState | None = None) -> Any:

@@ -14,6 +14,7 @@ from allformer.data.records import open_records
 from allformer.data.records.open import Paths
 from allformer.errors import AllformerError, ConfigError, DataError, TaskError
 from allformer.evaluate.masked import mask_of, pseudo_nll
+from allformer.evaluate.segments import memory_of, segment_nll
 from allformer.evaluate.windows import text_nll
 from allformer.metrics import bits_per_byte, perplexity
 from allformer.tasks.batching import BUDGET, warn_unknown
@@ -80,6 +81,7 @@ def evaluate_texts(
     *,
     length: int | None = None,
     stride: int | None = None,
+    memory: int | None = None,
     watch: Watch = lambda done, total: None,
 ) -> dict[str, Any]:
     """How well a decoder foretells each text, read through a window that slides.
@@ -91,6 +93,9 @@ def evaluate_texts(
     (half of the length): less is slower and better. The first token of a text is not scored, as
     nothing foretells it, unless the tokeniser puts a beginning before it; nor are its bytes
     counted.
+
+    A model that remembers earlier segments (Transformer-XL) reads segments of `length` tokens
+    instead, one after the other, and remembers `memory` of them, if not as many as in training.
     """
     model = pipeline.model
     if not isinstance(model.config, config.DecoderOnly):
@@ -99,6 +104,9 @@ def evaluate_texts(
             f"{pipeline.directory} is a {pipeline.architecture}"
         )
     model.vocab_head  # noqa: B018  (raises, and says how to get one)
+    remembered = memory_of(model, memory)
+    if remembered:
+        return _with_memory(pipeline, texts, length, stride, remembered, watch)
     length = _length(pipeline, length)
     stride = length // 2 if stride is None else stride
     sums, budget = Sums(), BUDGET.get(model.device.type, BUDGET["cpu"])
@@ -110,6 +118,34 @@ def evaluate_texts(
         )
         add(sums, counted, nll)
     return {**sums.figures(), "length": length, "stride": stride}
+
+
+def _with_memory(
+    pipeline: Pipeline,
+    texts: Iterable[str],
+    length: int | None,
+    stride: int | None,
+    memory: int,
+    watch: Watch,
+) -> dict[str, Any]:
+    """Segment after segment."""
+    if stride is not None:
+        raise ConfigError(
+            f"stride={stride} is of a window that slides, but this model remembers {memory} tokens "
+            f"of the segments before; leave it out, or give memory=0"
+        )
+    model = pipeline.model
+    own = memory_of(model, None) or memory
+    length = min(own, LENGTH) if length is None else length
+    sums, budget = Sums(), BUDGET.get(model.device.type, BUDGET["cpu"])
+    encoded = [_ids(pipeline, text) for text in texts]
+    done = Counter(sum(len(ids) - 1 for ids, _ in encoded), watch)
+    for ids, counted in encoded:
+        nll = segment_nll(
+            model, ids, length=length, memory=memory, batch_tokens=budget, advance=done.add
+        )
+        add(sums, counted, nll)
+    return {**sums.figures(), "length": length, "memory": memory}
 
 
 def evaluate_masked(

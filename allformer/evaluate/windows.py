@@ -82,7 +82,7 @@ def text_nll(
 def token_scores(model: Any, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Of each state (N dim) and the token after it (N): −ln p in fp64, and whether it is the
     likeliest of all. Never all logits at once; on the host."""
-    vocab = model.vocab_head.table.weight.shape[0]
+    vocab = model.vocab_head.vocab
     nlls, best = [], []
     rows = max(1, LOGITS // vocab)
     for states, wanted in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):

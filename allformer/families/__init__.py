@@ -12,22 +12,35 @@ from allformer.families import (
     albert,
     bart,
     bert,
+    big_bird,
     gpt2,
     gpt3,
+    led,
+    linear_transformer,
+    linformer,
     llama,
+    longformer,
     marian,
     mbart,
+    mistral,
     mt5,
     original,
+    performer,
     roberta,
     t5,
+    transfo_xl,
 )
 from allformer.families.family import Family
 
-# In this order they are asked whether they can say a fresh model: T5 before its twin mT5.
-_ALL = (bert, roberta, albert, gpt2, llama, marian, bart, mbart, t5, mt5)
+# In this order they are asked whether they can say a fresh model: LLaMA before Mistral, which may
+# have a window and need not, and T5 before its twin mT5.
+_ALL = (
+    bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
+    t5, mt5, transfo_xl,
+)  # fmt: skip
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
+PRESETS |= {**linear_transformer.PRESETS, **linformer.PRESETS, **performer.PRESETS}
 for _family in FAMILIES.values():
     PRESETS |= {name: partial(_family.make, raw) for name, raw in _family.presets.items()}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from allformer.config import EncoderOnly, Learned, LMHead, Several, Stack, words_of
+from allformer.config import DecoderOnly, EncoderOnly, Learned, LMHead, Several, Stack, words_of
 from allformer.families import layer_map
 from allformer.families.heads import head_weights
 from allformer.families.weights import Alias, Derived, Ignored, Op, Renamed, Same, Unused
@@ -26,9 +26,9 @@ class Names:
     classes: str = "classifier"
 
 
-def weights(model: EncoderOnly, base: str, names: Names) -> list[Op]:
-    """All but the layers; `base` is the encoder's name within a model with a head."""
-    ops, head = _embeddings(model.encoder, base), model.head
+def weights(model: EncoderOnly | DecoderOnly, base: str, names: Names) -> list[Op]:
+    """All but the layers; `base` is the body's name within a model with a head."""
+    ops, head = _embeddings(*next(iter(model.stacks.items())), base), model.head
     if model.pool is not None:
         ops += layer_map.dense("pool.dense", f"{base}{names.pooler}")
     else:  # files that were made from a bigger model have one nevertheless
@@ -44,7 +44,7 @@ def weights(model: EncoderOnly, base: str, names: Names) -> list[Op]:
     return [*ops, Ignored(re.escape(pair) + r"\..*", why)] if pair else ops
 
 
-def _embeddings(stack: Stack, base: str) -> list[Op]:
+def _embeddings(ours: str, stack: Stack, base: str) -> list[Op]:
     """Words, positions, token types and their norm, by old names too."""
     where, position = f"{base}embeddings", stack.position
     assert isinstance(position, Learned)
@@ -52,10 +52,10 @@ def _embeddings(stack: Stack, base: str) -> list[Op]:
     return [
         Renamed(r"LayerNorm\.gamma$", "LayerNorm.weight"),
         Renamed(r"LayerNorm\.beta$", "LayerNorm.bias"),
-        Same("encoder.source.embedding.weight", f"{where}.word_embeddings.weight"),
-        Same("encoder.source.position.weight", f"{where}.position_embeddings.weight"),
-        Same("encoder.source.types.weight", f"{where}.token_type_embeddings.weight"),
-        *layer_map.dense("encoder.source.norm", f"{where}.LayerNorm"),
+        Same(f"{ours}.source.embedding.weight", f"{where}.word_embeddings.weight"),
+        Same(f"{ours}.source.position.weight", f"{where}.position_embeddings.weight"),
+        Same(f"{ours}.source.types.weight", f"{where}.token_type_embeddings.weight"),
+        *layer_map.dense(f"{ours}.source.norm", f"{where}.LayerNorm"),
         Derived(f"{where}.position_ids", lambda: torch.arange(rows)[None]),
     ]
 

@@ -1,4 +1,4 @@
-"""What Marian, BART and mBART share: fairseq's encoder-decoder. A `Style` sets them apart."""
+"""What Marian, BART, mBART and LED share: fairseq's encoder-decoder. A `Style` sets them apart."""
 
 from __future__ import annotations
 
@@ -35,3 +35,4 @@ class Style:
     source_norm: bool = False
     final_norm: bool = False
     start_last: bool = False
+    length: str = "max_position_embeddings"  # the field; with {side}, each side has its own

@@ -1,4 +1,4 @@
-"""The config.json of Marian, BART and mBART.
+"""The config.json of Marian, BART, mBART and LED.
 
 Which of the four tables (shared, encoder's, decoder's, output) are one is told by the file:
 transformers 5 leaves apart what a file holds with numbers of its own, whatever
@@ -67,7 +67,7 @@ def _read_stack(style: Style, fields: Fields, side: str, vocab: int | None = Non
     return Stack(
         fields.take("d_model", older="hidden_size"),
         read_tokens(fields, vocab, scale=fields.take("scale_embedding"), pad_fixed=True),
-        style.position(fields.take("max_position_embeddings")),
+        style.position(fields.take(style.length.format(side=side))),
         repeat(block, _layers(fields, side)),
         causal=causal,
         source_norm=Norm() if style.source_norm else None,
@@ -112,7 +112,10 @@ def write_fairseq(style: Style, model: EncoderDecoder) -> dict[str, Any]:
     at, own = source.norm_at, f"{style.name} is {style.norm_at}-norm only"
     expect(at == style.norm_at, f"is {at}-norm, and {own}")
     kind = type(style.position(1))
-    position = fit(encoder.position, kind, f"has no {kind.__name__} positions")
+    lengths = {}
+    for side, stack in reversed(model.stacks.items()):  # the encoder's, where one field serves both
+        position = fit(stack.position, kind, f"has no {kind.__name__} positions")
+        lengths[style.length.format(side=side)] = position.trained or LENGTH
     tied = head.tied if isinstance(head, LMHead) else model.shared
     return {
         **write_tokens(encoder.source),
@@ -125,7 +128,7 @@ def write_fairseq(style: Style, model: EncoderDecoder) -> dict[str, Any]:
         "encoder_ffn_dim": source.feed.width,
         "decoder_ffn_dim": target.feed.width,
         "activation_function": activation.WRITE[source.feed.act],
-        "max_position_embeddings": position.trained or LENGTH,
+        **lengths,
         "scale_embedding": encoder.source.scale,
         "dropout": source.dropout,
         "attention_dropout": source.attention.dropout,

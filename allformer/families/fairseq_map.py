@@ -1,4 +1,4 @@
-"""The names of the tensors in files of Marian, BART and mBART."""
+"""The names of the tensors in files of Marian, BART, mBART and LED."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from allformer.families.heads import head_weights
 from allformer.families.weights import Alias, Derived, Ignored, Op, Reshaped, Same, WeightMap
 
 
-def weights(model: EncoderDecoder, architecture: str) -> WeightMap:
-    """The map of a file."""
+def weights(
+    model: EncoderDecoder,
+    architecture: str,
+    body: str = "model.",
+    encoder: layer_map.Names | None = None,
+) -> WeightMap:
+    """The map of a file; `body` is the bare model's name within one with a head, `encoder` what the
+    encoder's layers are called where that is not what the decoder's are."""
     bare = model.head is None
-    base = "" if bare else "model."
+    base = "" if bare else body
     ops = _tables(model, base)
     for side, stack in model.stacks.items():
         name = f"{base}{side}.embed_positions.weight"
@@ -29,7 +35,8 @@ def weights(model: EncoderDecoder, architecture: str) -> WeightMap:
             ops.append(Derived(name, make, write=bare, shape=shape))
         elif stack.position is not None:
             ops.append(Same(f"{side}.source.position.weight", name))
-        ops += _stack(stack, side, f"{base}{side}")
+        names = LAYER if encoder is None or side == "decoder" else encoder
+        ops += _stack(stack, side, f"{base}{side}", names)
     ops.append(Ignored(r"(model\.)?(encoder|decoder)\.version", "fairseq's, of old files"))
     table = layer_map.TABLES[0 if model.shared else 2]
     return ops + head_weights(model.head, f"{base}{table}", "classification_head")
@@ -67,8 +74,8 @@ LAYER: layer_map.Names = {
 }
 
 
-def _stack(stack: Stack, ours: str, theirs: str) -> list[Op]:
-    ops = layer_map.layers(stack, ours, f"{theirs}.layers", LAYER)
+def _stack(stack: Stack, ours: str, theirs: str, names: layer_map.Names) -> list[Op]:
+    ops = layer_map.layers(stack, ours, f"{theirs}.layers", names)
     if stack.source_norm is not None:
         ops += layer_map.dense(f"{ours}.source.norm", f"{theirs}.layernorm_embedding")
     if stack.final_norm is not None:

@@ -33,6 +33,10 @@ def _number(x: Any) -> bool:
     return _whole(x) or (type(x) is float and math.isfinite(x))
 
 
+def _even(x: Any) -> bool:
+    return _whole(x) and 0 < x <= _LARGEST and x % 2 == 0
+
+
 def _list(x: Any, of: Callable[[Any], bool]) -> bool:
     return isinstance(x, list) and all(map(of, x))
 
@@ -45,6 +49,9 @@ LAYERS = Kind(
 )
 LABELS = Kind(
     f"a number of classes from 1 to {MOST_LABELS:,}", lambda x: _whole(x) and 0 < x <= MOST_LABELS
+)
+WINDOWS = Kind(
+    "an even whole number from 2 on, or a list of them", lambda x: _even(x) or _list(x, _even)
 )
 NUMBER = Kind("a number", _number)
 TEXT = Kind("a text", lambda x: isinstance(x, str))

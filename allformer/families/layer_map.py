@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from allformer import config
+from allformer.families.family import expect
 from allformer.families.weights import Op, Same, Stacked, Transposed
 
 # What theirs calls each part of our layer; several names where we hold several matrices as one.
 Names = Mapping[str, str | tuple[str, ...]]
 
-# The projections in each linear layer of an attention.
-_PROJECTIONS = {"qkv": ("q", "k", "v"), "query": ("q",), "memory": ("k", "v"), "out": ("out",)}
+# The projections in each linear layer of an attention; "qkv" has all that its mixer wants.
+_PROJECTIONS = {"query": ("q",), "memory": ("k", "v"), "out": ("out",)}
 
 # The tables that are one where a model is tied, by transformers' names.
 TABLES = (
@@ -43,12 +44,6 @@ def fused(
     return ops
 
 
-def head_sizes(attention: config.Attention, dim: int) -> tuple[int, int, int]:
-    """Rows of q, k and v."""
-    size = attention.size(dim)
-    return attention.heads * size, attention.groups * size, attention.groups * size
-
-
 def layer(
     ours: str, theirs: str, block: config.Block, dim: int, names: Names, transposed: bool = False
 ) -> list[Op]:
@@ -66,8 +61,10 @@ def layer(
             ops += dense(here, there, block.norm.kind == "layer")
         elif isinstance(name, str):
             ops += dense(here, there, all(_biased(slot, part)), transposed)
-        else:  # q, k and v, or across the last two
-            rows = head_sizes(slot, dim)[-len(name) :]
+        else:  # what the mixer wants of them, or across k and v
+            sizes, own = slot.mixer.projections(slot, dim), _names(slot, part)
+            expect(len(own) == len(name), f"projects {', '.join(own)}, and its files {len(name)}")
+            rows = tuple(sizes[x] for x in own)
             ops += fused(here, tuple(f"{theirs}.{x}" for x in name), rows, _biased(slot, part))
     return ops
 
@@ -76,7 +73,14 @@ def _biased(slot: config.Attention | config.Feed, part: str) -> tuple[bool, ...]
     """Whether each projection of a part has a bias: `_biased(attention, "attention.qkv")`."""
     if isinstance(slot, config.Feed):
         return (slot.bias,)
-    return tuple(slot.biased(name) for name in _PROJECTIONS[part.rpartition(".")[2]])
+    return tuple(slot.biased(name) for name in _names(slot, part))
+
+
+def _names(slot: config.Attention, part: str) -> tuple[str, ...]:
+    """The projections of a part: `_names(attention, "attention.qkv")`."""
+    own = part.rpartition(".")[2]
+    every = slot.mixer.projections(slot, slot.heads)  # of any width: their names are meant
+    return tuple(every) if own == "qkv" else _PROJECTIONS[own]
 
 
 def layers(

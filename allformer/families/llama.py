@@ -9,7 +9,18 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from allformer.config import Attention, Block, DecoderOnly, Feed, Norm, Rotary, Stack, repeat
+from allformer.config import (
+    Attention,
+    Block,
+    DecoderOnly,
+    Feed,
+    Full,
+    Mixer,
+    Norm,
+    Rotary,
+    Stack,
+    repeat,
+)
 from allformer.core.relatives.rotary import frequencies
 from allformer.families import activation, layer_map, rope
 from allformer.families.family import Family, architectures, expect, fit, head_kind, named, one
@@ -23,6 +34,7 @@ ARCHITECTURES = architectures(
     "Llama", "ForCausalLM", "Model", "ForSequenceClassification", "ForTokenClassification",
     "ForQuestionAnswering",
 )  # fmt: skip
+FULL = Full()
 USUAL = {
     "attention_bias": False, "attention_dropout": 0.0, "mlp_bias": False, "hidden_act": "silu",
     "rms_norm_eps": 1e-6, "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False,
@@ -59,23 +71,38 @@ PRESETS = {
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnly:
     """config.json → the tree."""
+    fields.must("pretraining_tp", 1)  # slices of the same product: another order of rounding
+    biases = fields.take("attention_bias"), fields.take("mlp_bias")
+    groups = fields.take("num_key_value_heads", fields.take("num_attention_heads"))
+    return read_like(fields, ARCHITECTURES[architecture], groups, biases)
+
+
+def read_like(
+    fields: Fields,
+    kind: str,
+    groups: int,
+    biases: tuple[bool, bool] = (False, False),
+    mixer: Mixer = FULL,
+    length: int = 2048,
+) -> DecoderOnly:
+    """The tree of a family that is LLaMA in its shape; `length` where config.json says none."""
     dim, heads = fields.take("hidden_size"), fields.take("num_attention_heads")
     head_dim = fields.take("head_dim", None, kind=SIZE)
     fields.causal()
-    fields.must("pretraining_tp", 1)  # slices of the same product: another order of rounding
     norm = Norm("rms", float(fields.take("rms_norm_eps")))
     attention = Attention(
         heads,
-        fields.take("num_key_value_heads", heads),
+        groups,
         head_dim=None if head_dim == dim / heads else head_dim,
-        bias=fields.take("attention_bias"),
+        bias=biases[0],
         dropout=fields.take("attention_dropout"),
+        mixer=mixer,
     )
     feed = Feed(
         fields.take("intermediate_size"),
         act=fields.choice("hidden_act", activation.READ),
         gated=True,
-        bias=fields.take("mlp_bias"),
+        bias=biases[1],
     )
     block = Block(attention, feed, norm=norm, norm_at="pre", dropout=0.0)
     stack = Stack(
@@ -85,10 +112,10 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnl
         repeat(block, fields.take("num_hidden_layers", kind=LAYERS)),
         causal=True,
         final_norm=norm,
-        relative=rope.read(fields),
+        relative=rope.read(fields, length),
         dropout=0.0,
     )
-    return DecoderOnly(stack, decoder_head(fields, ARCHITECTURES[architecture]))
+    return DecoderOnly(stack, decoder_head(fields, kind))
 
 
 def write(model: DecoderOnly) -> dict[str, Any]:
@@ -127,9 +154,9 @@ LAYER: layer_map.Names = {
 }
 
 
-def weights(model: DecoderOnly, architecture: str) -> WeightMap:
-    """The map of a LLaMA file."""
-    base = {"bare": "", "span": "transformer."}.get(head_kind(model), "model.")
+def weights(model: DecoderOnly, architecture: str, answers: str = "transformer.") -> WeightMap:
+    """The map of a LLaMA file; `answers`: what stands before the body below a head for answers."""
+    base = {"bare": "", "span": answers}.get(head_kind(model), "model.")
     stack, table = model.decoder, f"{base}embed_tokens.weight"
     rotary, size = stack.relative, stack.blocks[0].attention.size(stack.dim)
     assert isinstance(rotary, Rotary)

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from allformer.config import EncoderOnly, Learned
+from allformer.config import EncoderOnly, Learned, Stack
 from allformer.errors import CheckpointError
 from allformer.families import bert, encoder, encoder_map, layer_map
 from allformer.families.family import Family, architectures, expect
@@ -32,29 +32,39 @@ NAMES = encoder_map.Names("pooler.dense", "lm_head", "dense", "layer_norm")
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly:
     """config.json → the tree."""
     stack, kind = encoder.read_stack(fields), ARCHITECTURES[architecture]
-    pad, position = stack.source.pad_id, stack.position
-    if pad is None:
-        raise CheckpointError(
-            "config.json has no pad_token_id within the vocabulary; RoBERTa numbers its positions "
-            "by it; give the id of the padding (published models have 1)"
-        )
-    assert isinstance(position, Learned)
-    position = Learned(position.length - pad - 1, offset=pad + 1, count="ids")
-    stack = replace(stack, position=position)
+    stack = numbered_from_padding(stack, "RoBERTa")
     if kind == "words":  # the exact gelu, whatever hidden_act says
         return EncoderOnly(stack, encoder.words_head(fields, stack, "gelu"))
     head = small_head(fields, kind, "first", dense="tanh", usual=stack.dropout)
     return encoder.with_head(stack, head, keys, NAMES.pooler)
 
 
+def numbered_from_padding(stack: Stack, name: str) -> Stack:
+    """Positions are those of the ids that are not padding, from row pad + 1 of the table on."""
+    pad, position = stack.source.pad_id, stack.position
+    if pad is None:
+        raise CheckpointError(
+            f"config.json has no pad_token_id within the vocabulary; {name} numbers its positions "
+            f"by it; give the id of the padding (published models have 1)"
+        )
+    assert isinstance(position, Learned)
+    position = Learned(position.length - pad - 1, offset=pad + 1, count="ids")
+    return replace(stack, position=position)
+
+
 def write(model: EncoderOnly) -> dict[str, Any]:
     """The tree → config.json."""
     out = {**encoder.write_stack(model), **encoder.classifier_dropout(model)}
-    position, pad = model.encoder.position, model.encoder.source.pad_id
+    expect_numbered(model.encoder)
+    return out
+
+
+def expect_numbered(stack: Stack) -> None:
+    """In a writer: positions as `numbered_from_padding` has them."""
+    position, pad = stack.position, stack.source.pad_id
     assert isinstance(position, Learned)
     counted = position.count == "ids" and pad is not None and position.offset == pad + 1
     expect(counted, "does not number its positions from the padding's id on")
-    return out
 
 
 def weights(model: EncoderOnly, architecture: str) -> WeightMap:

@@ -14,10 +14,11 @@ from allformer.families.fields import Fields
 from allformer.families.kinds import NUMBER, SIZE, Kind, check_kind, short
 
 
-def read(fields: Fields) -> Rotary:
-    """The slot that the fields mean; kinds that the core does not know are refused."""
+def read(fields: Fields, length: int = 2048) -> Rotary:
+    """The slot that the fields mean; kinds that the core does not know are refused. `length` is
+    the family's own where config.json has none."""
     theta = fields.take("rope_theta", 10_000.0)
-    length = fields.take("max_position_embeddings", 2048)
+    length = fields.take("max_position_embeddings", length)
     older, newer = (fields.take(name, {}) for name in ("rope_scaling", "rope_parameters"))
     rope = dict(older or newer)  # as transformers: the older one, where it says anything
     kind = rope.pop("rope_type", rope.pop("type", "default"))

@@ -124,10 +124,12 @@ class Unused:
 
     Kept aside when it is loaded and written as it was; a model that has none of it writes zeros.
     Where a file has it and not `of`, it is that one: older versions had one tensor of two names.
+    Not so with `apart`: it never was that one (the pooler of a model that reads none).
     """
 
     theirs: str
     of: str
+    apart: bool = False
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,11 @@ def generate(
     `options` are the fields of `GenerationConfig`; they win over `generation`, which wins over the
     model's own (`model.provenance.generation`, if there is one). A decoder's prompts are padded on
     the left. `stop_strings` needs `tokenizer`. `limits` has for each row how many tokens it may
-    get, where that is less than `max_new_tokens`. `dtype` is what is computed in.
+    get, where that is less than `max_new_tokens`. `dtype` is what is computed in. What an encoder's
+    mixers take (`global_attention_mask`) may be given too.
     """
     stepper = stepper_for(model, dtype)
+    inputs = _of_mixers(model, options)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
     if not isinstance(generation, GenerationConfig | None):
         raise ConfigError(
@@ -87,9 +89,17 @@ def generate(
             request.streamer = streamer
             if limits is not None:
                 request.limit = request.limit.minimum(_row_limits(limits, len(ids)))
-            state = stepper.open(source, mask, g.use_cache is not False)
+            state = stepper.open(source, mask, g.use_cache is not False, **inputs)
             found = (search_beams if beams > 1 else decode)(stepper, state, ids, request)
     return _plain(found, g)
+
+
+def _of_mixers(model: Any, options: dict[str, Any]) -> dict[str, Tensor]:
+    """Inputs of an encoder's mixers, taken out of the options."""
+    if not isinstance(model, EncoderDecoderModel):
+        return {}
+    own = set(model.encoder.takes) - set(model.encoder.source.takes)
+    return {name: options.pop(name) for name in own & options.keys()}
 
 
 def own_options(model: EncoderDecoderModel | DecoderOnlyModel) -> list[GenerationConfig]:

@@ -14,7 +14,7 @@ Legend: L tokens of the prompt, N new ones, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -57,8 +57,10 @@ class State:
 class Stepper(Protocol):
     """What a search asks of a model."""
 
-    def open(self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True) -> State:
-        """The state before anything is read."""
+    def open(
+        self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True, **inputs: Any
+    ) -> State:
+        """The state before anything is read; `inputs` are those of the encoder's mixers."""
 
     def prefill(self, ids: Tensor, state: State) -> Tensor:
         """Read the prompt (rows L): the logits of what follows (rows V), in at least fp32."""
@@ -73,10 +75,12 @@ class EncoderDecoderStepper:
     def __init__(self, model: EncoderDecoderModel, dtype: torch.dtype | None = None) -> None:
         self.model, self.dtype = model, dtype
 
-    def open(self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True) -> State:
+    def open(
+        self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True, **inputs: Any
+    ) -> State:
         """Encode; a mask that keeps everything is none."""
         mask = _some(mask)
-        memory = self.model.encode(input_ids, mask, dtype=self.dtype)
+        memory = self.model.encode(input_ids, mask, dtype=self.dtype, **inputs)
         return State(self.model.new_cache() if use_cache else None, mask, memory)
 
     def prefill(self, ids: Tensor, state: State) -> Tensor:
@@ -99,7 +103,9 @@ class DecoderStepper:
     def __init__(self, model: DecoderOnlyModel, dtype: torch.dtype | None = None) -> None:
         self.model, self.dtype = model, dtype
 
-    def open(self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True) -> State:
+    def open(
+        self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True, **inputs: Any
+    ) -> State:
         """Nothing is computed yet: `prefill` reads the prompt."""
         skip = padding_columns(mask)
         mask = None if mask is None else _some(mask[:, skip:])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from allformer.config import Full
 from allformer.core.precision import widen
 from allformer.errors import ConfigError, DataError
 from allformer.tasks.batching import excerpt, feed, warn_unknown
@@ -93,7 +94,7 @@ def _best(spans: list[Span], passage: str, top: int) -> list[Answer]:
 
 
 def _windows(pipeline: Pipeline, questions: Sequence[str], passages: Sequence[str]) -> Batch:
-    width = min(WIDTH, pipeline.longest or WIDTH)
+    width = _width(pipeline)
     return pipeline.tokenizer(
         questions,
         passages,
@@ -101,6 +102,13 @@ def _windows(pipeline: Pipeline, questions: Sequence[str], passages: Sequence[st
         max_length=width,
         windows=min(OVERLAP, width // 2),
     )
+
+
+def _width(pipeline: Pipeline) -> int:
+    """A model that looks at part of a text at a time is made for long ones: it reads all it can."""
+    most = pipeline.longest or WIDTH
+    full = all(block.attention.mixer == Full() for block in pipeline.stack.blocks)
+    return min(WIDTH, most) if full else most
 
 
 def _words(batch: Batch, texts: int) -> list[Words]:

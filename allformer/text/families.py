@@ -105,6 +105,12 @@ FAMILIES = {  # by transformers' name of the class
          "cls": "[CLS]", "mask": "[MASK]"},
         steps.albert, _cls_sep, around_wins=False, token_types=True,
     ),
+    "BigBirdTokenizer": Family(
+        "Unigram", ("spiece.model",),
+        {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "sep": "[SEP]",
+         "cls": "[CLS]", "mask": AddedToken("[MASK]", lstrip=True, rstrip=False)},
+        steps.big_bird, _cls_sep,
+    ),
     "T5Tokenizer": Family(
         "Unigram", ("spiece.model",), {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
         steps.t5, _eos_each, further=_t5_further,
@@ -122,12 +128,14 @@ FAMILIES = {  # by transformers' name of the class
         steps.mbart50, further=_mbart50_further, language_at="before",
     ),
 }  # fmt: skip
-FAMILIES["BartTokenizer"] = FAMILIES["RobertaTokenizer"]
+for _name in ("Bart", "Longformer", "LED"):
+    FAMILIES[f"{_name}Tokenizer"] = FAMILIES["RobertaTokenizer"]
 FAMILIES["MT5Tokenizer"] = FAMILIES["T5Tokenizer"]
 
 BY_MODEL_TYPE = {  # config.json's model_type, where nothing names a class
     "bert": "BertTokenizer", "roberta": "RobertaTokenizer", "bart": "RobertaTokenizer",
     "gpt2": "GPT2Tokenizer", "albert": "AlbertTokenizer", "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer", "xlm-roberta": "XLMRobertaTokenizer", "mbart": "MBartTokenizer",
-    "mbart50": "MBart50Tokenizer", "marian": "MarianTokenizer",
+    "mbart50": "MBart50Tokenizer", "marian": "MarianTokenizer", "longformer": "RobertaTokenizer",
+    "led": "RobertaTokenizer", "big_bird": "BigBirdTokenizer",
 }  # fmt: skip

@@ -10,8 +10,11 @@ Nothing is normalised and nothing is put before a text, so decode(encode(x)) == 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
@@ -73,6 +76,30 @@ def _characters(lines: Iterable[str], vocab: int, specials: Sequence[str]) -> to
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m:.)"), "isolated")  # (?m: . is "\n" too
     inner.decoder = decoders.Fuse()
     return inner
+
+
+def byte_ids(inner: object) -> npt.NDArray[np.uint16] | None:
+    """The id of each byte, where a pipeline is nothing but that: a long text is then one lookup."""
+    if not isinstance(inner, tokenizers.Tokenizer) or not isinstance(inner.model, models.BPE):
+        return None
+    said = json.loads(inner.to_str())
+    before = said["pre_tokenizer"] or {}
+    plain = before.get("type") == "ByteLevel" and not before.get("use_regex", True)
+    if said["normalizer"] or said["model"]["merges"] or not plain or before["add_prefix_space"]:
+        return None
+    vocab = said["model"]["vocab"]
+    letters = bytes_to_letters()
+    if any(letter not in vocab for letter in letters):
+        return None
+    return np.array([vocab[letter] for letter in letters], np.uint16)
+
+
+def bytes_to_letters() -> list[str]:
+    """The letter that stands for each byte, as GPT-2 has it: itself where it can be printed, else
+    the next one from 256 on."""
+    printed = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in printed else chr(next(others)) for byte in range(_BYTES)]
 
 
 def _seen(lines: Iterable[str]) -> Iterator[str]:

@@ -97,6 +97,15 @@ def albert(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers
     return inner
 
 
+def big_bird(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """Unigram pieces of the text as it is, runs of spaces made one: "Café  x" → `▁Café ▁x`."""
+    unknown = (str(names["unk"]), 0.0)
+    unk_id = vocabulary.pieces.index(unknown) if unknown in vocabulary.pieces else 100
+    inner = _unigram(vocabulary.pieces, unk_id, options.get("add_prefix_space", True), split=False)
+    inner.normalizer = normalizers.Replace(Regex(" {2,}"), SPACE)
+    return inner
+
+
 def t5(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
     """Unigram pieces, and the sentinels behind them: "<extra_id_0> a" → `<extra_id_0> ▁a`."""
     pieces = list(vocabulary.pieces)

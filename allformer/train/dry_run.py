@@ -24,7 +24,7 @@ from allformer.core.precision import pick_device
 from allformer.train.batch import moved
 from allformer.train.loop import Job, open_objective
 from allformer.train.sections.recipe import Recipe
-from allformer.train.stream import cut, prefetch
+from allformer.train.stream import batches_of, prefetch
 from allformer.train.threads import threads
 
 MEASURED = 5  # steps that are timed, after those that compile and warm up
@@ -103,7 +103,8 @@ def _measure(job: Job) -> DryRun:
         source.close()
     examples = next(job.objective.chunks(0))
     sides = job.objective.lengths(examples)
-    per_epoch = len(cut(sides, job.recipe.train, 0, job.frame)) / job.recipe.train.accumulate
+    batches = batches_of(job.objective, examples, job.recipe.train, 0, job.frame)
+    per_epoch = len(batches) / job.recipe.train.accumulate
     return DryRun(
         parameters=job.parameters,
         memory=_memory(job, kept[0] if kept else None),

@@ -23,6 +23,7 @@ from allformer.data.records import Record, Records
 from allformer.data.stream import Stream
 from allformer.data.table import Table, build_table
 from allformer.errors import DataError
+from allformer.text.lossless import byte_ids
 from allformer.text.marian import MarianPipeline
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.sections.data import TextData
@@ -56,11 +57,16 @@ class TextEncoder:
     def __call__(self, records: list[Record]) -> dict[str, Any]:
         """Documents without a token are left out."""
         texts = [_text(record) for record in records]
-        if self.cuts:
+        table = None if self.cuts else byte_ids(self.tokenizer._inner)
+        rows: Any
+        cuts: Any = []
+        if table is not None:
+            rows = [table[np.frombuffer(text.encode(), np.uint8)] for text in texts]
+        elif self.cuts:
             rows, cuts = self._by_sentence(texts)
         else:
-            rows, cuts = self.tokenizer.encode_batch(texts, add_special_tokens=False), []
-        some = [i for i, row in enumerate(rows) if row]
+            rows = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        some = [i for i, row in enumerate(rows) if len(row)]
         found: dict[str, Any] = {
             "ids": [rows[i] for i in some],
             "bytes": [len(texts[i].encode("utf-8", "surrogatepass")) for i in some],

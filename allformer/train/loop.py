@@ -46,7 +46,7 @@ from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
 from allformer.train.step import Stepper, StepSettings
-from allformer.train.stream import Place, cut, micro_batches, prefetch
+from allformer.train.stream import Place, batches_of, micro_batches, prefetch
 from allformer.train.threads import pick_threads, threads
 from allformer.train.tokenizing import expected, kept_tokenizer, make_tokenizer
 from allformer.train.validate import validate
@@ -201,6 +201,7 @@ class Job:
             self.step, self.seconds = state["step"], state["seconds"]
             self.place = Place(*state["place"])
             self.window.restore(state.get("window", ()), device)
+            objective.restore(state.get("objective", {}))
         # The same number after a resume: sums are cut among threads, and rounded accordingly.
         tokens = recipe.train.batch_tokens
         kept = state.get("threads") if resume else None
@@ -225,7 +226,7 @@ class Job:
             raise ConfigError(
                 f"train.epochs={asked.epochs}: a stream has no end that is known; give train.steps"
             )
-        batches = cut(self.objective.lengths(parts[0]), asked, 0, self.frame)
+        batches = batches_of(self.objective, parts[0], asked, 0, self.frame)
         each = asked.accumulate * self.ranks.turn[1]
         return max(1, math.ceil(asked.epochs * len(batches) / each))
 
@@ -397,6 +398,7 @@ class Job:
         self._judge()
         extra = {"place": place, "seconds": self.seconds, "threads": self.threads}
         extra |= {"window": self.window.state(), "watch": self.watch.state()}
+        extra |= {"objective": self.objective.state()}
         settings = self.recipe.train
         keep, every = _kept(settings), settings.save_every
         with self.clock.paused():

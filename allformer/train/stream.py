@@ -44,7 +44,7 @@ def micro_batches(
     parts = prefetch(_chunks(objective, begin), ahead=1)
     try:
         for epoch, chunk, examples in parts:
-            batches = cut(objective.lengths(examples), train, epoch, frame, chunk)
+            batches = batches_of(objective, examples, train, epoch, frame, chunk)
             for number, index in enumerate(batches[skip:], skip + 1):
                 if ranks - left == mine:
                     own = objective.collate(examples, index, frame)
@@ -64,6 +64,19 @@ def _chunks(objective: Objective[Any, Any], begin: Place) -> Iterator[tuple[int,
         for number, examples in enumerate(objective.chunks(epoch, first), first):
             yield epoch, number, examples
         first = 0
+
+
+def batches_of(
+    objective: Objective[Any, Any],
+    examples: Any,
+    train: TrainRecipe,
+    epoch: int = 0,
+    frame: Frame | None = None,
+    chunk: int = 0,
+) -> list[Indices]:
+    """The batches of examples: in the objective's own order, or cut by length."""
+    own = objective.order(examples)
+    return cut(objective.lengths(examples), train, epoch, frame, chunk) if own is None else own
 
 
 def cut(

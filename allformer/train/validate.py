@@ -37,7 +37,10 @@ def validate(
     )
     sums: dict[str, float] = {}
     try:
-        for index in token_batches(*sides, budget, seed=0, epoch=0, pool=1000):
+        batches = objective.order(examples)
+        if batches is None:
+            batches = [*token_batches(*sides, budget, seed=0, epoch=0, pool=1000)]
+        for index in batches:
             batch = moved(objective.collate(examples, index), model.device)
             nll, measured = objective.appraise(model, batch, dtype=dtype)
             nlls += nll.reshape(-1).double().cpu()

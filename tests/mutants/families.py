@@ -10,10 +10,16 @@ from types import ModuleType
 
 from allformer.errors import AllformerError
 from tests.mutants.mutants import Mutant, bug
-from tests.parity import test_decoders, test_encoders, test_seq2seq_families, zoo
+from tests.parity import (
+    test_decoders,
+    test_encoders,
+    test_mistral,
+    test_seq2seq_families,
+    zoo,
+)
 from tests.property import test_relative
 
-GROUPS = (test_decoders, test_encoders, test_seq2seq_families)
+GROUPS = (test_decoders, test_encoders, test_mistral, test_seq2seq_families)
 _FOLDER = tempfile.TemporaryDirectory(prefix="mutants")
 
 
@@ -38,6 +44,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "llama squeezed": _same("llama bare, squeezed"),
     "llama classes right": _same("llama classes"),
     "llama answers, trained": _same("llama answers", "right", "training"),
+    "mistral": _same("mistral window"),
     "gpt2": _same("gpt2 plain"),
     "gpt2, left": _same("gpt2 plain", "left"),
     "bert": _same("Bert"),
@@ -125,6 +132,8 @@ MUTANTS: list[Mutant] = [
     bug("window looks the wrong way", "sees after, not before", "places:mask_of",
         "(distance >= -left) & (distance <= right)",
         "(distance >= -right) & (distance <= left)", "window"),
+    bug("Mistral's window without the query", "sees one token too many",
+        "allformer.families.mistral:read", "Window(window - 1)", "Window(window)", "mistral"),
     bug("window forgotten", "all layers are full", "places:mask_of",
         "if reach is not None:", "if False:", "window"),
     # --- sources and positions --------------------------------------------------------------------

@@ -7,7 +7,7 @@ from functools import partial
 
 from allformer.errors import GenerationError
 from tests.mutants.mutants import Mutant, bug
-from tests.property import test_places, test_states
+from tests.property import test_places, test_states, test_window
 from tests.unit import test_heads, test_linear
 
 PAPER = "decoder paper"
@@ -33,6 +33,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "ring": test_states.check_ring,
     "windows": partial(test_states.check_stepping, "windows alone", "own"),
     "windows, moved": partial(test_states.check_select, "windows alone", "own"),
+    "long windows": partial(test_window.check_long, "dilated encoder", "left"),
     "recurrent": test_states.check_recurrent,
     "segment": test_states.check_segment,
     "fused": partial(test_linear.check_fused, ("q", "v")),
@@ -52,6 +53,15 @@ MUTANTS: list[Mutant] = [
         "distance <= right", "distance < right", "masks by hand"),
     bug("window one too narrow behind", "sees one token too few", "places:mask_of",
         "distance >= -left", "distance > -left", "masks by hand"),
+    bug("dilation forgotten", "sees the places between too", "places:mask_of",
+        "distance % dilation == 0", "distance % dilation >= 0", "long windows"),
+    bug("band one too wide", "a long row sees one token too many", "banded:_Work.__init__",
+        "self.at <= band.left + band.right", "self.at <= band.left + band.right + 1",
+        "long windows"),
+    bug("padding in the band", "a long row sees padding", "banded:_Work.weights",
+        "if self.there is not None:", "if False:", "long windows"),
+    bug("chunks forget each other", "keys learn from the last chunk alone", "banded:_Work.give",
+        "chunk.high] += ", "chunk.high] = ", "long windows"),
     bug("empty slots are looked at", "padding and garbage in memory are seen", "places:mask_of",
         "if places.real is None:", "if True:", "masks by hand", "growing"),
     bug("a window lifts causality", "sees the future within reach", "places:mask_of",

@@ -105,8 +105,8 @@ def fairseq(model: EncoderOnly) -> list[Op]:
     for i, block in enumerate(model.encoder.blocks):
         ours, theirs = f"encoder.layers.{i}", f"{base}.layers.{i}"
         qkv = tuple(f"{theirs}.self_attn.{x}_proj" for x in "qkv")
-        sizes = layer_map.head_sizes(block.attention, model.encoder.dim)
-        ops += layer_map.fused(f"{ours}.attention.qkv", qkv, sizes, (True,) * 3)
+        rows = block.attention.mixer.projections(block.attention, model.encoder.dim)
+        ops += layer_map.fused(f"{ours}.attention.qkv", qkv, tuple(rows.values()), (True,) * 3)
         for part, name in (
             ("attention.out", "self_attn.out_proj"),
             ("attention_norm", "self_attn_layer_norm"),

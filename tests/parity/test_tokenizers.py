@@ -52,6 +52,10 @@ ALBERT = [
     ("<pad>", CONTROL), ("<unk>", UNKNOWN), ("[CLS]", CONTROL), ("[SEP]", CONTROL),
     ("[MASK]", CONTROL), ("(", USER_DEFINED), (")", USER_DEFINED), (".", USER_DEFINED),
 ]  # fmt: skip
+BIG_BIRD = [
+    ("<pad>", CONTROL), ("</s>", CONTROL), ("<s>", CONTROL), ("(", USER_DEFINED),
+    ("[CLS]", CONTROL), ("[SEP]", CONTROL), ("[MASK]", CONTROL), ("<unk>", UNKNOWN),
+]  # fmt: skip
 
 
 # ---------------------------------------------------------------------- directories
@@ -76,6 +80,7 @@ def parts(tmp_path_factory):
     t5 = sentencepiece(unigram(T5), charsmap=charsmap, unk_id=2, ids=(-1, 1, 0))
     fairseq = sentencepiece(unigram(FAIRSEQ), charsmap=charsmap)
     albert = sentencepiece(unigram(ALBERT), charsmap=charsmap, unk_id=1, ids=(-1, -1, 0))
+    bird = sentencepiece(unigram(BIG_BIRD), charsmap=charsmap, unk_id=7, ids=(2, 1, 0))
     llama = sentencepiece(spm_bpe(), 2, byte_fallback=True, squeeze=False)
     return {
         "uncased": {"vocab.txt": wordpiece()},
@@ -84,6 +89,7 @@ def parts(tmp_path_factory):
         "roberta": roberta,
         "t5": {"spiece.model": t5},
         "albert": {"spiece.model": albert},
+        "bird": {"spiece.model": bird},
         "fairseq": {"sentencepiece.bpe.model": fairseq},
         "llama": {"tokenizer.model": llama},
     }
@@ -134,6 +140,8 @@ TINY = {  # name → files, config.json, tokenizer_config.json, further files
     "albert-accents": (
         "albert", {"model_type": "albert"}, {"do_lower_case": False, "keep_accents": True}, {},
     ),
+    "big-bird": ("bird", {"model_type": "big_bird"}, {"model_max_length": 4096}, {}),
+    "big-bird-inside": ("bird", {"model_type": "big_bird"}, {"add_prefix_space": False}, {}),
     "t5": ("t5", {"model_type": "t5"}, None, {}),
     "t5-older": (
         "t5", {"model_type": "t5"},
@@ -302,7 +310,7 @@ def test_a_class_of_another_kind_than_its_tokenizer_json_gives_way(parts, tmp_pa
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("name", ["bert", "roberta", "t5", "llama-legacy", "albert"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "t5", "llama-legacy", "albert", "big-bird"])
 def test_padded_batches_are_the_same(name, side, parts, tmp_path):
     directory = tiny(name, parts, tmp_path)
     theirs, ours = oracle(directory), load_tokenizer(directory)

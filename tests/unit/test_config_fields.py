@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,11 +12,22 @@ from allformer.errors import CheckpointError
 from allformer.families import FAMILIES
 from allformer.families.config_json import read_config
 from allformer.families.kinds import INERT, MOST_LAYERS, OBJECT, TEXT, WORDS
+from tests.parity.make_transfo_xl import FILE
+
+
+class OldConfig:
+    """What transformers 4.35.2, the last to know this family, writes."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return json.loads(FILE.read_text())["post"]["config"]  # type: ignore[no-any-return]
+
 
 CONFIGS = {
     "bert": hf.BertConfig, "roberta": hf.RobertaConfig, "albert": hf.AlbertConfig,
-    "gpt2": hf.GPT2Config, "llama": hf.LlamaConfig, "marian": hf.MarianConfig,
-    "bart": hf.BartConfig, "mbart": hf.MBartConfig, "t5": hf.T5Config, "mt5": hf.MT5Config,
+    "gpt2": hf.GPT2Config, "llama": hf.LlamaConfig, "mistral": hf.MistralConfig,
+    "marian": hf.MarianConfig, "bart": hf.BartConfig, "mbart": hf.MBartConfig, "t5": hf.T5Config,
+    "mt5": hf.MT5Config, "big_bird": hf.BigBirdConfig, "longformer": hf.LongformerConfig,
+    "led": hf.LEDConfig, "transfo-xl": OldConfig,
 }  # fmt: skip
 
 
@@ -45,7 +57,7 @@ def test_an_object_where_none_belongs_is_refused_in_every_field(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_text_where_none_belongs_is_refused_in_every_field(family):
     texts = {name for name, kind in INERT.items() if kind in (TEXT, WORDS)}
-    texts |= {"pooler_type", "summary_type", "summary_activation", "early_stopping"}
+    texts |= {"pooler_type", "summary_type", "summary_activation", "early_stopping", "init"}
     for name in said(family).keys() - texts:
         with pytest.raises(CheckpointError, match=rf"config\.json has .*{name}"):
             read_config({**said(family), name: "abc"})

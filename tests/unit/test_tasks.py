@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -249,6 +250,18 @@ def test_one_passage_may_serve_many_questions(checkpoint):  # noqa: F811
         answer(path, ["a", "b"], ["c"])
     with pytest.raises(DataError, match="passage 1 is empty"):
         answer(path, "a", "  ")
+
+
+def test_a_model_for_long_texts_reads_all_that_it_can_at_a_time():
+    from allformer.tasks.answer import _width
+
+    def width(name: str, longest: int | None) -> int:
+        return _width(SimpleNamespace(longest=longest, stack=af.preset(name).reader))
+
+    assert width("longformer-base-4096", 4096) == 4096
+    assert width("led-base-16384", 16_384) == 16_384
+    assert width("roberta-base", 512) == 384
+    assert width("bert-base", 100) == 100
 
 
 def test_the_best_answers_are_distinct_and_ranked(checkpoint):  # noqa: F811

@@ -25,7 +25,10 @@ def close(a: float, b: float) -> bool:
     return abs(a - b) <= CLOSE * max(1.0, abs(b))
 
 
-@pytest.mark.parametrize("name", ["bert-mlm", "roberta-mlm", "albert-mlm", "bart", "bert-pretrain"])
+MASKED = ["bert-mlm", "roberta-mlm", "albert-mlm", "bart", "bert-pretrain", "longformer-mlm"]
+
+
+@pytest.mark.parametrize("name", MASKED)
 def test_fill_gives_the_pipelines_tokens_and_scores(checkpoint, name):  # noqa: F811
     path = checkpoint(name)
     kit = open_kit(path)
@@ -60,7 +63,15 @@ def test_the_filled_text_spells_the_token_as_the_pipeline_does(checkpoint, name)
 
 @pytest.mark.parametrize(
     "name",
-    ["bert-class", "bert-multi", "bert-one", "bert-regression", "gpt2-class", "bart-class"],
+    [
+        "bert-class",
+        "bert-multi",
+        "bert-one",
+        "bert-regression",
+        "gpt2-class",
+        "bart-class",
+        "longformer-class",
+    ],
 )
 def test_classify_gives_the_pipelines_labels_and_scores(checkpoint, name):  # noqa: F811
     path = checkpoint(name)
@@ -143,7 +154,7 @@ def best_span(path, question, passage, width, overlap, longest=15):
     return max(spans), float(min(empty)), len(starts)
 
 
-@pytest.mark.parametrize("name", ["bert-qa", "bart-qa"])
+@pytest.mark.parametrize("name", ["bert-qa", "bart-qa", "longformer-qa"])
 def test_answer_is_the_best_span_of_all_windows(checkpoint, name):  # noqa: F811
     path = checkpoint(name)
     questions = ["Who wrote Faust?", "Where was he born?", "who"]

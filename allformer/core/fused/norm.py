@@ -101,12 +101,13 @@ class _AddNorm(torch.autograd.Function):
 
         total, weight, mean, rstd, seed = ctx.saved_tensors
         dtotal = grads[0] if ctx.both else None
-        dx, dh, dweight, dbias = norm.add_norm_backward(
+        dx, dh, sums = norm.add_norm_backward(
             grads[-1], dtotal, total, weight, mean, rstd, ctx.centred, seed, ctx.site, ctx.dropout
         )
         of_h = None
         if ctx.adds:
             of_h = dh if ctx.dropout > 0 else dx
-        of_weight = column_sums(dweight).to(weight.dtype)
-        of_bias = column_sums(dbias).to(weight.dtype) if ctx.centred else None
+        of_weight, of_bias = column_sums(sums).to(weight.dtype), None
+        if ctx.centred:
+            of_weight, of_bias = of_weight.chunk(2)
         return dx, of_h, of_weight, of_bias, None, None, None, None, None

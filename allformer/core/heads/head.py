@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from allformer import config
+from allformer.core.inputs import Side
 from allformer.core.layout import Grid, Layout
 from allformer.core.loss import Sums
 
@@ -55,6 +56,10 @@ class Head(nn.Module):
         `ahead`: what is read at t is scored against the label at t + 1."""
         super().__init__()
         self.config, self.stack, self.path = head, stack, path
+
+    def complete(self, side: Side) -> Side:
+        """What the first stack reads, with what the head wants there and the caller left out."""
+        return side
 
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
         """The answer, by the names of `gives`."""

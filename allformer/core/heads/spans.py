@@ -13,6 +13,7 @@ from torch import Tensor
 
 from allformer import config
 from allformer.core.heads.head import Head, Hidden
+from allformer.core.layout import Layout
 from allformer.core.linear import Linear
 from allformer.core.loss import Sums, check_targets, span_sums
 from allformer.core.registry import implements
@@ -36,8 +37,13 @@ class SpanHead(Head):
         hidden = F.dropout(hidden, self.dropout, self.training)
         return tap(self, "logits", self.out(hidden))
 
+    def on_grid(self, states: Tensor, layout: Layout, ids: Tensor | None) -> Tensor:
+        """B T 2, from states in a layout; `ids` are the text's, B T, for those who look for a
+        token."""
+        return layout.to_grid(self(states))
+
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
-        starts, ends = hidden.layout.to_grid(self(hidden.states)).unbind(-1)
+        starts, ends = self.on_grid(hidden.states, hidden.layout, hidden.ids).unbind(-1)
         return {"start_logits": starts, "end_logits": ends}
 
     def sums(

@@ -70,6 +70,11 @@ class LMHead(Head):
         scores = matmul(hidden, self.table.weight.to(hidden.dtype), self.addend(hidden.dtype))
         return tap(self, "logits", scores)
 
+    @property
+    def vocab(self) -> int:
+        """How many words it scores."""
+        return int(self.table.weight.shape[0])
+
     def prepare(self, hidden: Tensor) -> Tensor:
         """What meets the output matrix."""
         if self.transform is not None:

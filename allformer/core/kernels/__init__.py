@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from allformer.core.kernels.banded import Banded
 from allformer.core.kernels.eager import Eager
 from allformer.core.kernels.flex import Flex
 from allformer.core.kernels.kernel import Case, Kernel, Plan
@@ -18,7 +19,9 @@ from allformer.core.kernels.sdpa import SDPA
 from allformer.core.kernels.short import ShortRows
 from allformer.core.look import Look
 
-KERNELS: tuple[Kernel, ...] = (ShortRows(), RaggedFlash(), Flex(), SDPA(), Eager())
+KERNELS: tuple[Kernel, ...] = (
+    ShortRows(), RaggedFlash(), Flex(), Banded(), SDPA(), Eager(),
+)  # fmt: skip
 
 
 def choose(case: Case) -> Kernel:

@@ -24,8 +24,13 @@ class Case(NamedTuple):
     full: bool = True
     length: int = 0  # tokens of a usual row, where rows lie end to end; 0: they do not
     grouped: bool = False  # several query heads share a key head
-    window: int = 0  # places that a query may look at; 0: all, or rows that are not whole
+    window: int = 0  # places from the first to the last that a query may look at; 0: all, or what
+    # stands where is not known
+    dilation: int = 1  # of those, every so-manieth is looked at
     width: int = 0  # places in a row, or all that lie end to end
+    row: int = 0  # places in a row of the grid
+    past: bool = False  # keys of earlier steps come before the new ones
+    biased: bool = False  # something is added to the scores
     drops: bool = False  # weights are dropped out
 
 
@@ -38,6 +43,18 @@ class Rows(NamedTuple):
     query: Tensor
     key: Tensor | None
     width: int
+
+
+class Band(NamedTuple):
+    """For the keys near a query: how many before and after it, every `dilation`-th; `keep` (R S) is
+    False where no key stands; `bias` (1 H 1 W) is added to the scores, from the left to the right.
+    """
+
+    left: int
+    right: int
+    dilation: int = 1
+    keep: Tensor | None = None
+    bias: Tensor | None = None
 
 
 class Plan(NamedTuple):
@@ -56,6 +73,7 @@ class Plan(NamedTuple):
     rows: Rows | None = None  # for a kernel that takes the projections whole
     length: int = 0
     blocks: Any = None  # Flex's: a `BlockMask`
+    band: Band | None = None
 
 
 class Kernel(Protocol):

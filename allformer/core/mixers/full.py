@@ -12,13 +12,15 @@ from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
 from allformer.core.fused.norm import NOTHING, Thinning
 from allformer.core.kernels import Case, Plan, choose
+from allformer.core.kernels.banded import Banded, band_of
 from allformer.core.kernels.flex import Flex, window_blocks
 from allformer.core.kernels.short import rows_of, short_rows, usual_length
 from allformer.core.layout import Packed, compact
 from allformer.core.look import Look, blind_rows, make_look
-from allformer.core.mixers.mixer import Extra, Mixer, Scene
+from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.places import mask_of
 from allformer.core.registry import implements
+from allformer.core.relatives.relative import Extra, Relation
 from allformer.core.states import State
 from allformer.core.taps import listening_exactly, tap
 
@@ -28,23 +30,28 @@ class Full(Mixer):
     """Every query looks at every key that the masks allow."""
 
     reach: tuple[int, int] | None = None  # places before and after the query
+    dilation: int = 1  # of those, every so-manieth
 
     def plan(self, scene: Scene) -> Plan:
         full = self.reach is None and not scene.relation.adds
         length = usual_length(scene)
-        window, width = self._window(scene)
         case = Case(
             scene.kernel, scene.device, scene.dtype, self.size, scene.query.packed, full,
-            length, self.heads != self.groups, window, width, self.training and self.dropout > 0,
+            length, self.heads != self.groups, drops=self.training and self.dropout > 0,
         )  # fmt: skip
-        kernel = choose(case)
+        kernel = choose(self._windowed(case, scene))
         query, key = scene.query, scene.key
         if kernel.whole:
             return Plan(kernel, causal=scene.causal, rows=rows_of(scene), length=length)
         if isinstance(kernel, Flex):
             assert self.reach is not None
             look = None if query.packed else Look()
-            return Plan(kernel, look, blocks=window_blocks(scene, self.reach))
+            return Plan(kernel, look, blocks=window_blocks(scene, self.reach, self.dilation))
+        if isinstance(kernel, Banded):
+            assert self.reach is not None
+            side = query if isinstance(query, Packed) else None
+            band = band_of(scene, self.reach, self.dilation)
+            return Plan(kernel, Look(), query=side, key=side, band=band)
         if not isinstance(query, Packed) or not isinstance(key, Packed):
             return self._grids(scene, Plan(kernel))
         if kernel.ragged:
@@ -57,19 +64,21 @@ class Full(Mixer):
         plan = Plan(kernel, query=query, key=key)
         return self._grids(scene._replace(query=query, key=key), plan)
 
-    def _window(self, scene: Scene) -> tuple[int, int]:
-        """For Flex: how many places a query looks at, of how many; 0 where rows are not whole, or
-        look elsewhere, or something is added to the scores."""
-        query = scene.query
-        if self.reach is None or scene.relation.adds or scene.cached or scene.key is not query:
-            return 0, 0
-        if listening_exactly():
-            return 0, 0
+    def _windowed(self, case: Case, scene: Scene) -> Case:
+        """With the window, where queries are the last of the keys, in order: kernels that leave out
+        what nobody sees need no mask over all pairs then."""
+        query, relation = scene.query, scene.relation
+        asks = relation.adds and type(relation).scores is not Relation.scores  # for every pair
+        if self.reach is None or scene.key is not query or asks or listening_exactly():
+            return case
         left, right = self.reach
-        reach = left + 1 + (0 if scene.causal else right)
+        window = left + 1 + (0 if scene.causal else right)
+        case = case._replace(window=window, dilation=self.dilation, biased=relation.adds)
         if isinstance(query, Packed):
-            return reach, query.cells.shape[0]
-        return (reach, query.width) if query.keep is None and query.past == 0 else (0, 0)
+            return case._replace(width=query.cells.shape[0], row=query.total)
+        if query.room is not None or not isinstance(query.past, int):
+            return case._replace(window=0)
+        return case._replace(width=query.width, row=query.width, past=query.past > 0)
 
     def _grids(self, scene: Scene, plan: Plan) -> Plan:
         """Masks and biases over the grids, from everybody's places."""
@@ -78,7 +87,7 @@ class Full(Mixer):
         if scene.causal and places.triangle and self.reach is None and bias is None:
             look = Look(causal=places.query.shape[1] > 1)
         else:
-            mask = mask_of(places, scene.causal, self.reach)
+            mask = mask_of(places, scene.causal, self.reach, self.dilation)
             blind = None if mask is None or places.real is None else blind_rows(mask)
             look = make_look(mask, blind=blind, bias=bias)
         return plan._replace(look=look, places=places)
@@ -109,6 +118,7 @@ class Full(Mixer):
             assert plan.look is not None
             assert plan.places is not None
             plan = plan._replace(look=plan.look.biased(extra(q, plan.places)))
+            q = extra.query(q)
         return self._merge(self._attend(q, k, v, plan), plan)  # B T H·D
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:

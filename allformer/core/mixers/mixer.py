@@ -8,23 +8,29 @@ state remembers for it, and turns projections into the context.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from allformer import config
+from allformer.core.inputs import check_mask, check_values
 from allformer.core.layout import Layout
 from allformer.core.places import Places
-from allformer.core.relatives.relative import PLAIN, Relation
+from allformer.core.relatives.relative import PLAIN, Extra, Relation
 from allformer.core.states import Growing, State
 
-Extra = Callable[[Tensor, Places], Tensor]
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Scene(NamedTuple):
-    """What a stack knows before its layers run. `state` is that of the first layer alike."""
+    """What a stack knows before its layers run. `state` is that of the first layer alike.
+
+    `inputs` are the caller's, by their names, in the layout of `query`; `stack` is the tree of the
+    layers, `head` what reads their states, None where another stack does.
+    """
 
     query: Layout
     key: Layout
@@ -35,6 +41,9 @@ class Scene(NamedTuple):
     relation: Relation = PLAIN
     state: State | None = None
     cached: bool = False  # layers remember: keys of earlier steps come before the new ones
+    inputs: Mapping[str, Tensor] = NOTHING
+    stack: config.Stack | None = None
+    head: config.Head | None = None
 
     def places(self) -> Places:
         """Where everybody stands; looking across, keys have places of their own."""
@@ -50,6 +59,8 @@ class Scene(NamedTuple):
 class Mixer(nn.Module):
     """The module for a `mixer` slot."""
 
+    takes: tuple[str, ...] = ()  # inputs that it reads beside the source's, one for each token
+
     def __init__(self, attention: config.Attention, dim: int, path: str) -> None:
         super().__init__()
         size = attention.size(dim)
@@ -59,9 +70,31 @@ class Mixer(nn.Module):
         self.scale = size**-0.5 if attention.scale is None else attention.scale  # 1/√D
         self.dropout = attention.dropout
 
+    def check(
+        self,
+        inputs: Mapping[str, Tensor],
+        shape: tuple[int, int],
+        stack: config.Stack,
+        head: config.Head | None = None,
+        prefix: str = "",
+    ) -> None:
+        """Refuse wrong inputs among those that it takes; `shape` is rows and width of the others,
+        `stack` and `head` are those of its layers.
+
+        As it stands, they are masks: one 1 or 0 for each token.
+        """
+        for name in self.takes:
+            if name in inputs:
+                check_mask(inputs[name], *shape, f"{prefix}{name}")
+                check_values(inputs[name], f"{prefix}{name}")
+
     def plan(self, scene: Scene) -> Any:
         """Worked out once for all layers of a stack whose mixers are alike."""
         raise NotImplementedError
+
+    def share(self, first: Mixer) -> None:
+        """Take from the first layer of the stack that mixes alike (it may be this one) what they
+        have together (`config.Mixer.common`): a module, which then stands in both."""
 
     def new_state(self, causal: bool) -> State:
         """What remembers for this layer while text is generated."""
@@ -76,6 +109,10 @@ class Mixer(nn.Module):
         `seed` chooses the mask of dropout."""
         raise NotImplementedError
 
+    def wants(self, plan: Any) -> tuple[str, ...] | None:
+        """The projections that this plan needs; None: all."""
+        return None
+
     def put(self, x: Tensor, plan: Any, key: bool) -> Tensor:
         """Projections where this mixer wants them; `key`: those of what is looked at alone."""
         return x
@@ -85,6 +122,7 @@ class Mixer(nn.Module):
     ) -> Tensor:
         """Projections, each … rows, → the context, … heads·D.
 
-        `extra(q, places)` is what a relative position adds to this layer's scores.
+        `extra(q, places)` is what a relative position adds to this layer's scores, and
+        `extra.query(q)` what meets its keys.
         """
         raise NotImplementedError

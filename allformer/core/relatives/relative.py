@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.places import Places
+from allformer.core.states import State
+from allformer.errors import ConfigError
 
 
 class Relation:
@@ -34,6 +36,11 @@ class Relation:
         """What is added to the scores of every layer alike, (R or 1) H T S."""
         return None
 
+    def query(self, q: Tensor, part: nn.Module | None) -> Tensor:
+        """What meets the keys of one layer in the place of its queries (B H T D), which `scores`
+        has had as they are."""
+        return q
+
     def scores(self, q: Tensor, places: Places, part: nn.Module | None) -> Tensor:
         """What is added to the scores of one layer, B H T S: may depend on its queries (B H T D)
         and on what `Relative.part` has put into it."""
@@ -41,6 +48,21 @@ class Relation:
 
 
 PLAIN = Relation()
+
+
+class Extra:
+    """What a relation does in one layer: `extra(q, places)` is added to its scores, and
+    `extra.query(q)` meets its keys."""
+
+    def __init__(self, relation: Relation, part: nn.Module | None) -> None:
+        self.relation, self.part = relation, part
+
+    def __call__(self, q: Tensor, places: Places) -> Tensor:
+        return self.relation.scores(q, places, self.part)
+
+    def query(self, q: Tensor) -> Tensor:
+        """B H T D → the same."""
+        return self.relation.query(q, self.part)
 
 
 class Relative(nn.Module):
@@ -57,3 +79,28 @@ class Relative(nn.Module):
     def part(self, attention: config.Attention, dim: int) -> nn.Module | None:
         """Parameters that each layer has of its own."""
         return None
+
+    def new_state(
+        self,
+        usual: State,
+        memory: int | None = None,
+        given: Tensor | None = None,
+        real: Tensor | None = None,
+    ) -> State:
+        """What remembers for a layer; `usual` is what its mixer asks for.
+
+        Of earlier segments, `memory` tokens are remembered (None: as the config says), at first
+        those that are `given`, B M dim, of which `real` B M says who stands there.
+        """
+        if memory is not None or given is not None:
+            refuse_memory(memory, given)
+        return usual
+
+
+def refuse_memory(memory: int | None, given: object) -> None:
+    """Say that a stack remembers no segments."""
+    what = "mems given" if memory is None else f"mem_len={memory}"
+    raise ConfigError(
+        f"{what}, but this model remembers no earlier segments; leave it out, or use one with "
+        f"Stack.relative=XLRelative(memory=…)"
+    )

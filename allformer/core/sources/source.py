@@ -54,10 +54,14 @@ class Source(nn.Module):
         x = self.vectors(side)
         if self.position is not None:
             x = x + tap(self, "positions", self._positions(side, x))
+        before = self.stack.dropout_at == "summed"
+        if before:
+            x = F.dropout(x, self.stack.dropout, self.training)
         if self.norm is not None:
             x = self.norm(x)
         x = tap(self, "embedded", x.to(dtype or x.dtype))  # from here on the compute dtype
-        x = F.dropout(x, self.stack.dropout, self.training)
+        if not before:
+            x = F.dropout(x, self.stack.dropout, self.training)
         return x if self.widen is None else tap(self, "widened", self.widen(x))
 
     def _positions(self, side: Side, x: Tensor) -> Tensor:

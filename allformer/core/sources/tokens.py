@@ -27,11 +27,15 @@ class Tokens(Source):
     def __init__(self, stack: config.Stack, path: str, table: Embedding | None = None) -> None:
         super().__init__(stack, path)
         tokens: config.Tokens = self.config
-        self.embedding = table or Embedding(tokens.vocab, stack.width)
+        self.embedding = table or self.make_table()
         self.scale = math.sqrt(stack.width) if tokens.scale else 1.0
         self.fixed = tokens.pad_id if tokens.pad_fixed else None
         self.types = Embedding(tokens.types, stack.width) if tokens.types else None
         self.finish()
+
+    def make_table(self) -> Embedding:
+        """A vector for each token."""
+        return Embedding(self.config.vocab, self.stack.width)
 
     def check(self, inputs: Mapping[str, Tensor], prefix: str = "") -> tuple[int, int]:
         ids, embeds = inputs.get("input_ids"), inputs.get("inputs_embeds")

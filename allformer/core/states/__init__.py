@@ -11,9 +11,11 @@ from allformer.core.states.growing import Growing
 from allformer.core.states.paged import Paged
 from allformer.core.states.recurrent import Recurrent
 from allformer.core.states.ring import Ring
+from allformer.core.states.segment import SegmentMemory
 from allformer.core.states.state import Cache, LayerState, State
 from allformer.core.states.static import Static
 
 __all__ = [
-    "Cache", "Growing", "LayerState", "Paged", "Recurrent", "Ring", "State", "Static",
+    "Cache", "Growing", "LayerState", "Paged", "Recurrent", "Ring", "SegmentMemory", "State",
+    "Static",
 ]  # fmt: skip

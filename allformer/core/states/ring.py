@@ -25,7 +25,7 @@ class Ring(State):
         if not first:
             return whole
         real = None if whole.real is None else whole.real[:, first:]
-        return Places(whole.query, whole.key[:, first:], real, last=whole.last)
+        return Places(whole.query, whole.key[:, first:], real, last=whole.last, tail=whole.tail)
 
     def update(self, k: Tensor, v: Tensor, places: Places | None) -> tuple[Tensor, Tensor]:
         if self._keys is not None and self._values is not None:

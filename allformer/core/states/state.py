@@ -18,6 +18,11 @@ from allformer.errors import GenerationError
 class State:
     """One layer's own memory. The plain one remembers nothing and cannot be taken back."""
 
+    learns = False  # whether a training step goes through it as through none
+
+    def see(self, x: Tensor) -> None:
+        """The hidden states that the layer is about to read, B T dim; told before all else."""
+
     def before(self) -> Tensor | None:
         """Hidden states from before that keys and values are projected from as well (segment
         memory), B M dim; None: there are none."""

@@ -178,7 +178,8 @@ class Answering(Supervised[Table, AnswerBatch]):
     ) -> tuple[Tensor, Tensor]:
         """Where it begins and ends, R T each, in at least fp32; the lowest number at padding."""
         layout = texts.layout
-        grid = layout.to_grid(widen(model.head(states(model, texts, dtype))))  # R T 2
+        hidden = states(model, texts, dtype)
+        grid = widen(model.head.on_grid(hidden, layout, layout.to_grid(texts.ids)))  # R T 2
         # Finite, so that a row of filler alone gives no NaN.
         grid = grid.masked_fill(~layout.keep[..., None], torch.finfo(grid.dtype).min)
         first, last = grid.unbind(-1)

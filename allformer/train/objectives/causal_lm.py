@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class CausalLM(SaysWords, OverTexts[LineRows, LineBatch]):
     """The next token of plain text: `CausalLM(make_recipe({"objective": "causal-lm", …}))`."""
 
     shape = "decoder"
-    Options = CausalOptions
+    Options: ClassVar[type[Section]] = CausalOptions
 
     # --- data -----------------------------------------------------------------------------------
 

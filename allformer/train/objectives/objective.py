@@ -98,6 +98,11 @@ class Objective(ABC, Generic[E, B]):
     def lengths(self, examples: E) -> tuple[Lengths, Lengths]:
         """The tokens that each example takes on either side (twice the same where one is all)."""
 
+    def order(self, examples: E) -> list[Array] | None:
+        """The batches in an order of their own, as numbers of examples; None: cut by length, in a
+        random order."""
+        return None
+
     def fingerprint(self) -> str:
         """Of the training data, to know it again when the run is resumed."""
         seen = blake2b(digest_size=16)
@@ -149,6 +154,13 @@ class Objective(ABC, Generic[E, B]):
         Each is a number, or with several `terms` a vector of them. The batch is on the model's
         device. Compiled, its `tokens` is 0: nothing here reads it.
         """
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run must have to go on as if nothing had happened: tensors by name."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` gave."""
 
     def counts(self, batch: B) -> tuple[int, ...]:
         """How many labels each of `terms` is a sum over: what the batch says."""

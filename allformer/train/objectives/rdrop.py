@@ -110,7 +110,7 @@ class RDrop(Seq2Seq):
         one, other = hidden[batch.first], hidden[batch.second]
         labels = batch.labels.flatten()[batch.first]
         alpha = self.recipe.options.alpha
-        vocab = model.vocab_head.table.weight.shape[0]
+        vocab = model.vocab_head.vocab
         rows = max(1, _LARGEST // (2 * vocab))
         whole = rows >= len(labels)
         found = []

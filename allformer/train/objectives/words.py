@@ -44,7 +44,7 @@ def appraised(head: Words, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tens
     """Summed NLL over labels ≠ −100, and how many of them are the likeliest word: N dim, N."""
     nll = torch.zeros((), dtype=torch.float64, device=hidden.device)
     right = torch.zeros((), dtype=torch.int64, device=hidden.device)
-    step = max(1, _NUMBERS // head.table.weight.shape[0])
+    step = max(1, _NUMBERS // head.vocab)
     for begin in range(0, len(labels), step):
         wanted = labels[begin : begin + step]
         logits = widen(head(hidden[begin : begin + step]))  # C V

@@ -138,7 +138,7 @@ class _Hidden:
             x = stack(
                 stack.source(mine.side, dtype), mine.side.layout, memory=memory, across=across,
                 cache=mine.cache(len(stack.order), stack.config.causal), kernel=kernel,
-                position_ids=mine.side.inputs.get("position_ids"),
+                inputs=mine.side.inputs, head=self.model.head_of(name),
             )  # fmt: skip
             memory = mine.together(x)
             across = Grid(mine.rows, mine.total, side.layout.keep)

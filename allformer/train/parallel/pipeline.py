@@ -184,7 +184,7 @@ class StageHidden:
                     x = stack.source(side, dtype)
                 x = stack(
                     x, side.layout, memory=memory, across=across, kernel=kernel,
-                    position_ids=side.inputs.get("position_ids"),
+                    inputs=side.inputs, head=self.model.head_of(name),
                 )  # fmt: skip
             if x is None:
                 break

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS, _COLUMNS, _WARPS = 64, 64, 4
+_ROWS, _COLUMNS, _WARPS = 128, 64, 4
 _PROGRAMS = 1056  # eight for each multiprocessor of a large chip
 
 

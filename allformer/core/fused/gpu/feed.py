@@ -15,7 +15,7 @@ from allformer.core.fused.gpu.random import keep, keys
 from allformer.core.fused.random import threshold
 
 ACTS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
-_ROWS, _COLUMNS, _WARPS = 16, 256, 8
+_ROWS, _COLUMNS, _WARPS = 32, 128, 8
 PROGRAMS = 1056  # in all: eight for each multiprocessor of a large chip
 
 

@@ -13,15 +13,21 @@ from torch import Tensor
 from allformer.core.fused.gpu.random import keep, keys
 from allformer.core.fused.random import threshold
 
-_TILE = 4096  # numbers that a program holds at a time
-_WARPS = 8
-PROGRAMS = 264  # two for each multiprocessor of a large chip: as many partial sums of weights
+_WARPS = 8  # at most
+_PROGRAMS = 2112  # warps in all, when weights' gradients are summed on the way: few partial sums
 
 
-def _tile(features: int) -> tuple[int, int]:
-    """Rows and columns of a tile."""
+def _tile(features: int) -> tuple[int, int, int]:
+    """Rows and columns of a tile, and the warps for it: two rows, a warp for every 512 numbers."""
     columns = triton.next_power_of_2(features)
-    return max(1, _TILE // columns), columns
+    rows = 1 if columns > 2048 else max(2, 512 // columns)
+    return rows, columns, max(1, min(_WARPS, rows * columns // 512))
+
+
+def _programs(count: int, features: int) -> int:
+    """Of the backward pass: as many partial sums of the weights' gradients."""
+    rows, _, warps = _tile(features)
+    return min(_PROGRAMS // warps, -(-count // rows))
 
 
 @triton.jit
@@ -65,7 +71,7 @@ def _add_norm(
 
 @triton.jit
 def _add_norm_back(
-    dy, dtotal, total, weight, mean, rstd, seed, dx, dh, dweight, dbias, count, D,
+    dy, dtotal, total, weight, mean, rstd, seed, dx, dh, sums, count, D,
     MORE: tl.constexpr, CENTRED: tl.constexpr, SITE: tl.constexpr, THRESHOLD: tl.constexpr,
     UP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -101,10 +107,12 @@ def _add_norm_back(
             place = begin.to(tl.uint32) + at.to(tl.uint32)
             back = tl.where(keep(place, first, second, THRESHOLD), back * UP, 0.0)
             tl.store(dh + begin + at, back, mask=there)
-    at = tl.program_id(0) * D + column
-    tl.store(dweight + at, tl.sum(sum_w, 0), mask=column < D)
     if CENTRED:
-        tl.store(dbias + at, tl.sum(sum_b, 0), mask=column < D)
+        at = tl.program_id(0) * 2 * D + column
+        tl.store(sums + at + D, tl.sum(sum_b, 0), mask=column < D)
+    else:
+        at = tl.program_id(0) * D + column
+    tl.store(sums + at, tl.sum(sum_w, 0), mask=column < D)
 
 
 @torch.library.custom_op("allformer::add_norm", mutates_args=())
@@ -119,12 +127,12 @@ def add_norm(
     total = torch.empty_like(x) if h is not None else x.new_empty(0)
     y = torch.empty_like(x)
     mean, rstd = (torch.empty(count, dtype=torch.float32, device=x.device) for _ in range(2))
-    rows, columns = _tile(D)
+    rows, columns, warps = _tile(D)
     _add_norm[(triton.cdiv(count, rows),)](
         x, h, weight, bias, seed, total, y, mean, rstd, count, D, eps,
         ADDS=h is not None, CENTRED=bias is not None, SITE=site,
         THRESHOLD=threshold(dropout) if h is not None else 0, UP=1 / (1 - dropout),
-        ROWS=rows, COLUMNS=columns, num_warps=_WARPS,
+        ROWS=rows, COLUMNS=columns, num_warps=warps,
     )  # fmt: skip
     return total, y, mean, rstd
 
@@ -140,30 +148,27 @@ def _(x, h, weight, bias, eps, seed, site, dropout):
 def add_norm_backward(
     dy: Tensor, dtotal: Tensor | None, total: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor,
     centred: bool, seed: Tensor | None, site: int, dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of x and h (empty without dropout: the same), weight and bias (P D each)."""
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of x and h (empty without dropout: the same), and of weight and bias, P 2·D."""
     dy = dy.contiguous()
     dtotal = None if dtotal is None else dtotal.contiguous()
     count, D = total.shape
-    rows, columns = _tile(D)
-    programs = min(PROGRAMS, triton.cdiv(count, rows))
+    rows, columns, warps = _tile(D)
+    programs = _programs(count, D)
     dx = torch.empty_like(total)
     dh = torch.empty_like(total) if dropout > 0 else total.new_empty(0)
-    dweight = torch.empty(programs, D, dtype=torch.float32, device=total.device)
-    dbias = torch.empty_like(dweight) if centred else dweight.new_empty(0)
+    sums = total.new_empty(programs, 2 * D if centred else D, dtype=torch.float32)
     _add_norm_back[(programs,)](
-        dy, dtotal, total, weight, mean, rstd, seed, dx, dh, dweight, dbias, count, D,
+        dy, dtotal, total, weight, mean, rstd, seed, dx, dh, sums, count, D,
         MORE=dtotal is not None, CENTRED=centred, SITE=site, THRESHOLD=threshold(dropout),
-        UP=1 / (1 - dropout), ROWS=rows, COLUMNS=columns, num_warps=_WARPS,
+        UP=1 / (1 - dropout), ROWS=rows, COLUMNS=columns, num_warps=warps,
     )  # fmt: skip
-    return dx, dh, dweight, dbias
+    return dx, dh, sums
 
 
 @add_norm_backward.register_fake
 def _(dy, dtotal, total, weight, mean, rstd, centred, seed, site, dropout):
-    rows, _ = _tile(total.shape[1])
-    programs = min(PROGRAMS, -(-total.shape[0] // rows))
+    programs = _programs(*total.shape)
     dh = torch.empty_like(total) if dropout > 0 else total.new_empty(0)
-    dweight = total.new_empty(programs, total.shape[1], dtype=torch.float32)
-    dbias = torch.empty_like(dweight) if centred else dweight.new_empty(0)
-    return torch.empty_like(total), dh, dweight, dbias
+    wide = total.shape[1] * (2 if centred else 1)
+    return torch.empty_like(total), dh, total.new_empty(programs, wide, dtype=torch.float32)

@@ -18,7 +18,8 @@ from torch import Tensor
 from allformer.core.fused.gpu.random import keep, keys
 from allformer.core.fused.random import threshold
 
-_WARPS = {16: 1, 32: 1, 64: 4, 128: 8}
+# Forward and backward: a long row among short ones is what the others wait for.
+_WARPS = {16: (1, 2), 32: (2, 4), 64: (4, 4), 128: (8, 8)}
 
 
 @triton.jit
@@ -226,7 +227,7 @@ def short_rows(
         q, k, v, starts, starts if starts_k is None else starts_k, out, lse, seed, heads, step_q,
         step_k, scale,
         CAUSAL=causal, SITE=site, THRESHOLD=threshold(dropout), GROW=1 / (1 - dropout),
-        WIDTH=width, D=size, BLOCK=block, num_warps=_WARPS[block], num_stages=1,
+        WIDTH=width, D=size, BLOCK=block, num_warps=_WARPS[block][0], num_stages=1,
     )  # fmt: skip
     return out, lse
 
@@ -256,7 +257,7 @@ def short_rows_backward(
         q, k, v, starts, starts if starts_k is None else starts_k, out, lse, d_out, dq, dk, dv,
         seed, heads, step_q, step_k, scale,
         CAUSAL=causal, SITE=site, THRESHOLD=threshold(dropout), GROW=1 / (1 - dropout),
-        WIDTH=width, D=size, BLOCK=block, num_warps=_WARPS[block], num_stages=1,
+        WIDTH=width, D=size, BLOCK=block, num_warps=_WARPS[block][1], num_stages=1,
     )  # fmt: skip
     return dx, d_memory
 

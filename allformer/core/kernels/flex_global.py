@@ -1,0 +1,79 @@
+"""A window and global columns through FlexAttention: blocks that hold neither are left out.
+
+The blocks that each row of blocks sees are worked out from indices, 128 × 128 tokens at a time;
+padding and global tokens inside a block are compared as it is computed.
+
+Legend: B rows, T queries and keys of a row, H heads, D head size, K = T/128 blocks.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from allformer.core.kernels.flex import BLOCK
+
+
+def global_flex(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, scale: float) -> Tensor:
+    """q B H T D, k and v B G T D → B H T D, within the blocks of `global_blocks`."""
+    call: Any = flex_attention if torch.compiler.is_compiling() else _compiled()
+    gqa = q.shape[1] != k.shape[1]
+    out: Tensor = call(q, k, v, block_mask=blocks, scale=scale, enable_gqa=gqa)
+    return out
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def global_blocks(
+    size: tuple[int, int],
+    reach: tuple[int, int],
+    keep: Tensor | None,
+    marks: Tensor | None,
+    device: torch.device,
+) -> BlockMask:
+    """Who may look at whom: keys within reach, and marked ones (B T), where `keep` (B T) is.
+
+    `size` is rows and width: `global_blocks((8, 4096), (256, 256), None, marks, device)`.
+    """
+    (_, width), (left, right) = size, reach
+    there = _full(keep, True, size, device)
+    marked = _full(marks, False, size, device) & there
+
+    def may(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        near = (k - q >= -left) & (k - q <= right)
+        return (near | marked[b, k]) & there[b, k]
+
+    number = torch.arange(-(-width // BLOCK), device=device)
+    far = (number[None, :] - number[:, None]) * BLOCK  # K K, of the blocks' first tokens
+    band = (far + BLOCK - 1 >= -left) & (far - BLOCK + 1 <= right)
+    inner = (far - BLOCK + 1 >= -left) & (far + BLOCK - 1 <= right)
+    seen = (band & _of_blocks(there, any)[:, None]) | _of_blocks(marked, any)[:, None]  # B K K
+    whole = inner & _of_blocks(there, all)[:, None]  # need no comparison
+    whole[:, -1] &= width % BLOCK == 0
+    return BlockMask.from_kv_blocks(
+        *_ordered(seen & ~whole), *_ordered(whole), BLOCK, may, (width, width)
+    )
+
+
+def _full(x: Tensor | None, value: bool, size: tuple[int, int], device: torch.device) -> Tensor:
+    return torch.full(size, value, device=device) if x is None else x
+
+
+def _of_blocks(x: Tensor, quantor: Any) -> Tensor:
+    """B T → B K: whether any, or all, of a block's tokens are."""
+    blocks = F.pad(x, (0, -x.shape[1] % BLOCK)).view(len(x), -1, BLOCK)
+    return blocks.any(-1) if quantor is any else blocks.all(-1)
+
+
+def _ordered(dense: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks each row of blocks sees, B 1 K, and which, B 1 K K: those first."""
+    order = torch.argsort(dense.int(), dim=-1, descending=True, stable=True).int()
+    return dense.sum(-1).int()[:, None], order[:, None]

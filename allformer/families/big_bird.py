@@ -1,0 +1,195 @@
+"""BigBird (Zaheer et al., 2020): BERT whose long rows are looked at in blocks.
+
+Rows of at most (5 + 2·num_random_blocks)·block_size tokens are looked at in full, as transformers
+does. In its eval mode the random blocks are all the first one, in training they are drawn by the
+layer's number: see `config.BlockSparse`. With rescale_embeddings vectors that a caller gives
+(inputs_embeds) are taken as they are; transformers multiplies them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from allformer.config import (
+    Block,
+    BlockSparse,
+    ClassHead,
+    DecoderOnly,
+    EncoderOnly,
+    Full,
+    Head,
+    Learned,
+    LMHead,
+    Model,
+    PretrainHead,
+    ReadingHead,
+    Stack,
+)  # fmt: skip
+from allformer.errors import CheckpointError
+from allformer.families import bert, encoder, encoder_map, layer_map
+from allformer.families.family import Family, architectures, expect, head_kind
+from allformer.families.fields import Fields
+from allformer.families.heads import small_head
+from allformer.families.kinds import WHOLE
+from allformer.families.weights import Op, Unused, WeightMap
+
+CAUSAL = "BigBirdForCausalLM"
+ARCHITECTURES = {
+    **architectures(
+        "BigBird", "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification",
+        "ForTokenClassification", "ForQuestionAnswering",
+    ),
+    CAUSAL: "causal",
+}  # fmt: skip
+USUAL = {
+    **bert.USUAL, "vocab_size": 50_358, "hidden_act": "gelu_new", "max_position_embeddings": 4096,
+    "bos_token_id": 1, "eos_token_id": 2, "sep_token_id": 66, "attention_type": "block_sparse",
+    "use_bias": True, "rescale_embeddings": False, "block_size": 64, "num_random_blocks": 3,
+}  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {
+    "bigbird-roberta-base": {},
+    "bigbird-roberta-large": bert.LARGE,
+}
+_TYPES = {name: name for name in ("block_sparse", "original_full")}
+
+
+def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly | DecoderOnly:
+    """config.json → the tree."""
+    stack, kind = _read_stack(fields), ARCHITECTURES[architecture]
+    if kind == "causal":
+        _check_causal(fields, stack)
+        return DecoderOnly(replace(stack, causal=True), encoder.words_head(fields, stack))
+    head: Head | None
+    act = stack.blocks[0].feed.act
+    if kind == "words":
+        head = encoder.words_head(fields, stack)
+    elif kind == "pretrain":
+        pair = ClassHead(("LABEL_0", "LABEL_1"))
+        head = PretrainHead(encoder.words_head(fields, stack), pair)
+    elif kind == "span":
+        first, sep = stack.blocks[0], fields.take("sep_token_id", kind=WHOLE)
+        head = ReadingHead(dropout=stack.dropout, feed=first.feed, norm=first.norm, sep_id=sep)
+    else:
+        head = small_head(fields, kind, "first", dense=act, usual=stack.dropout)
+    return encoder.with_head(stack, head, keys, NAMES.pooler)
+
+
+def _read_stack(fields: Fields) -> Stack:
+    stack = encoder.read_stack(fields)
+    if fields.choice("attention_type", _TYPES) == "block_sparse":
+        sizes = fields.take("block_size"), fields.take("num_random_blocks")
+        length = fields.take("max_position_embeddings")
+        mixers = [BlockSparse(*sizes, seed=i, table=length) for i in range(len(stack.blocks))]
+    else:
+        fields.inert(WHOLE, "block_size", "num_random_blocks")
+        mixers = [Full()] * len(stack.blocks)  # type: ignore[list-item]
+    bias = True if fields.flag("use_bias", True) else ("out",)
+    blocks = zip(stack.blocks, mixers, strict=True)
+    return replace(
+        stack,
+        source=replace(stack.tokens, scale=fields.flag("rescale_embeddings", False)),
+        blocks=tuple(_with(block, mixer=mixer, bias=bias) for block, mixer in blocks),
+        dropout_at="summed",
+    )
+
+
+def _with(block: Block, **changes: Any) -> Block:
+    return replace(block, attention=replace(block.attention, **changes))
+
+
+def _check_causal(fields: Fields, stack: Stack) -> None:
+    """transformers looks ahead where a decoder is not told to be one, or is sparse."""
+    if not fields.flag("is_decoder", False):
+        raise CheckpointError(
+            f"config.json has is_decoder={fields.raw.get('is_decoder')!r}, with which a {CAUSAL} "
+            f"looks ahead; set it to true"
+        )
+    if stack.blocks[0].attention.mixer != Full():
+        raise CheckpointError(
+            f"config.json has attention_type='block_sparse', with which a {CAUSAL} looks ahead in "
+            f"long rows; set it to 'original_full'"
+        )
+
+
+def write(model: Model) -> dict[str, Any]:
+    """The tree → config.json."""
+    expect(isinstance(model, EncoderOnly | DecoderOnly), "is neither an encoder nor a decoder")
+    stack = model.reader
+    first = stack.blocks[0].attention
+    plain = tuple(_with(block, mixer=Full()) for block in stack.blocks)
+    alike = EncoderOnly(replace(stack, blocks=plain, causal=False), model.head, model.pool)
+    out = encoder.write_stack(alike) | encoder.classifier_dropout(alike)
+    out |= {"use_bias": first.biased("q"), "rescale_embeddings": stack.source.scale}
+    if isinstance(model, DecoderOnly):
+        out["is_decoder"] = True
+    if isinstance(model.head, ReadingHead):
+        out["sep_token_id"] = model.head.sep_id
+    return out | _write_mixer(stack)
+
+
+def _write_mixer(stack: Stack) -> dict[str, Any]:
+    mixers = [block.attention.mixer for block in stack.blocks]
+    first = mixers[0]
+    if first == Full():
+        return {"attention_type": "original_full"}
+    expect(isinstance(first, BlockSparse), "looks neither at blocks nor at everything")
+    assert isinstance(first, BlockSparse)
+    assert isinstance(stack.position, Learned)  # `write_stack` expects it
+    seeded = [replace(first, seed=i, table=stack.position.length) for i in range(len(mixers))]
+    expect(mixers == seeded, "draws its blocks otherwise than by the number of the layer")
+    return {
+        "attention_type": "block_sparse",
+        "block_size": first.block,
+        "num_random_blocks": first.random,
+    }
+
+
+def kind(model: Model) -> str:
+    """As others have it; a decoder and the head for answers are of their own kind."""
+    if isinstance(model, DecoderOnly) and isinstance(model.head, LMHead):
+        return "causal"
+    return "span" if isinstance(model.head, ReadingHead) else head_kind(model)
+
+
+NAMES = encoder_map.Names(
+    "pooler", "cls.predictions", "transform.dense", "transform.LayerNorm",
+    pair=("cls.seq_relationship", "the next-sentence head"),
+)  # fmt: skip
+
+
+def weights(model: EncoderOnly | DecoderOnly, architecture: str) -> WeightMap:
+    """The map of a BigBird file."""
+    (name, stack), head = next(iter(model.stacks.items())), model.head
+    base = "" if head is None else "bert."
+    layers = layer_map.layers(stack, name, f"{base}encoder.layer", bert.LAYER)
+    if isinstance(head, ReadingHead):
+        return encoder_map.weights(replace(model, head=None), base, NAMES) + layers + _reading()
+    ops = encoder_map.weights(model, base, NAMES) + layers
+    # transformers has a pooler in every model but the one for answers, and reads it in two.
+    return ops if head is None or model.pool is not None else ops + _spare_pooler()
+
+
+def _spare_pooler() -> list[Op]:
+    alike = "bert.encoder.layer.0.attention.output.dense"
+    return [
+        Unused(f"bert.pooler.{part}", f"{alike}.{part}", apart=True) for part in ("weight", "bias")
+    ]
+
+
+def _reading() -> list[Op]:
+    names = {
+        "head.feed.up": "intermediate.dense",
+        "head.feed.down": "output.dense",
+        "head.norm": "output.LayerNorm",
+        "head.out": "qa_outputs",
+    }
+    return [
+        op for ours, part in names.items() for op in layer_map.dense(ours, f"qa_classifier.{part}")
+    ]
+
+
+FAMILY = Family(
+    "big_bird", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="bert.", kind=kind
+)
