@@ -87,7 +87,7 @@ def count(model: config.Model, length: int = 512, dtype_bytes: int = 2) -> Count
     stacks = model.stacks.values()
     cache = sum(b.attention.cached(s.dim) for s in stacks if s.causal for b in s.blocks)
     state = sum(b.attention.state(s.dim, length) for s in stacks if s.causal for b in s.blocks)
-    kept = sum(s.dim + sum(b.activations(s.dim) for b in s.blocks) for s in stacks) * length
+    kept = sum(stack.kept for stack in stacks) * length
     parts = tuple(model.lines(length))
     cache, kept, state = (size * dtype_bytes for size in (cache, kept, state))
     return Count(parts, length, cache, kept, dtype_bytes, state)

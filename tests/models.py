@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from allformer.config import (
+    LSH,
     AdaptiveHead,
     AdaptiveTokens,
     Attention,
+    Axial,
     Block,
     BlockSparse,
     BucketBias,
@@ -26,12 +28,14 @@ from allformer.config import (
     LinearScaling,
     Llama3Scaling,
     LMHead,
+    Local,
     LowRank,
     Model,
     Norm,
     Pool,
     PretrainHead,
     ReadingHead,
+    Reversible,
     Rotary,
     Sinusoidal,
     SpanHead,
@@ -61,6 +65,14 @@ MODERN = Block(
     norm_at="pre",
     dropout=0.0,
 )
+# In chunks that hold a whole row of most tests.
+HASHED = Block(
+    Attention(3, head_dim=6, bias=False, mixer=LSH(64, 2, seed=1)),
+    Feed(28, chunk=16),
+    norm_at="pre",
+    dropout=0.0,
+)
+NEAR = replace(HASHED, attention=Attention(4, mixer=Local(64)))
 
 
 def crossed(block: Block) -> Block:
@@ -186,6 +198,19 @@ SPREAD: dict[str, Model] = {
     ),
     "questions": EncoderOnly(
         stack(source=replace(TOKENS, types=2)), ReadingHead(feed=Feed(18, "gelu"), sep_id=3)
+    ),
+    "two streams": DecoderOnly(
+        stack(
+            causal=True,
+            position=Axial((8, 16), (10, 14)),
+            blocks=cycle((HASHED, NEAR), 3),
+            final_norm=Norm(),
+            flow=Reversible(),
+        ),
+        LMHead(tied=False),
+    ),
+    "two streams, classes": EncoderOnly(
+        stack(HASHED, flow=Reversible()), ClassHead(("a", "b"), at="first", dense="tanh")
     ),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))

@@ -243,7 +243,9 @@ def save_weights(
     views, kept_aside = {x.name: x.view for x in out}, aside or {}
     for op in ops:
         if isinstance(op, Unused):
-            x = kept_aside.get(op.theirs, torch.zeros_like(views[op.of], device="cpu"))
+            shape = op.shape or views[op.of].shape
+            zeros = torch.zeros(shape, dtype=views[op.of].dtype)
+            x = kept_aside.get(op.theirs, zeros)
             out.append(Outgoing(op.theirs, x, tuple(x.shape), kept(x, dtype)))
         elif isinstance(op, Derived) and op.write:
             x = op.make()

@@ -17,18 +17,21 @@ from allformer.config.base import (
     ACTIVATIONS, Activation, Config, Natural, Positive, Probability,
 )  # fmt: skip
 from allformer.config.norm import Norm
-from allformer.config.position import Learned, Position, Sinusoidal
+from allformer.config.position import Axial, Learned, Position, Sinusoidal
 from allformer.config.relative import BucketBias, LinearScaling, Llama3Scaling, Relative, Rotary
 from allformer.config.xl import XLRelative
 from allformer.config.mixer import Full, Mixer, Window
 from allformer.config.block_sparse import BlockSparse
 from allformer.config.features import Features
 from allformer.config.global_window import GlobalWindow
+from allformer.config.local import Local
 from allformer.config.low_rank import LowRank
+from allformer.config.lsh import LSH
 from allformer.config.attention import Attention
 from allformer.config.feed_forward import Feed
 from allformer.config.block import Block, cycle, repeat
 from allformer.config.source import Source, Tokens
+from allformer.config.flow import Flow, Reversible
 from allformer.config.stack import Stack
 from allformer.config.head import (
     PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
@@ -42,12 +45,14 @@ from allformer.config.counting import Part
 
 __all__ = [
     "ACTIVATIONS",
+    "LSH",
     "PROBLEMS",
     "Activation",
     "AdaptiveHead",
     "AdaptiveTokens",
     "At",
     "Attention",
+    "Axial",
     "Beside",
     "Block",
     "BlockSparse",
@@ -59,6 +64,7 @@ __all__ = [
     "EncoderOnly",
     "Features",
     "Feed",
+    "Flow",
     "Full",
     "GlobalWindow",
     "Head",
@@ -66,6 +72,7 @@ __all__ = [
     "Learned",
     "LinearScaling",
     "Llama3Scaling",
+    "Local",
     "LowRank",
     "Mixer",
     "Model",
@@ -79,6 +86,7 @@ __all__ = [
     "Probability",
     "ReadingHead",
     "Relative",
+    "Reversible",
     "Rotary",
     "Rule",
     "Several",

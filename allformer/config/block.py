@@ -55,7 +55,7 @@ class Block(Config):
         """
         inner = 2 * (self.attention.heads + self.attention.groups) * self.attention.size(dim)
         layers = 1 if self.cross is None else 2
-        feed = (3 if self.feed.gated else 2) * self.feed.width
+        feed = 0 if self.feed.chunk else (3 if self.feed.gated else 2) * self.feed.width
         return layers * (inner + 2 * dim) + 2 * dim + feed
 
 

@@ -7,7 +7,7 @@ n length (of source and of target alike).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,17 @@ class Heads(Protocol):
     def size(self, dim: int) -> int: ...
 
 
-class Adding(Protocol):
-    """What a mixer may ask of a relative position."""
+class Layers(Protocol):
+    """What a slot may ask of the stack that it stands in, to refuse what makes no sense there."""
 
     @property
-    def adds(self) -> bool: ...
-
-
-class Layers(Protocol):
-    """What a mixer may ask of its stack."""
-
+    def dim(self) -> int: ...
+    @property
+    def blocks(self) -> tuple[Any, ...]: ...
     @property
     def causal(self) -> bool: ...
     @property
-    def relative(self) -> Adding | None: ...
+    def relative(self) -> Any: ...
 
 
 class Widths(Protocol):

@@ -61,7 +61,7 @@ class LMHead(Head):
         return sum(line.parameters for line in self.lines(stack, ""))
 
     def lines(self, stack: Stack, name: str) -> Iterator[Part]:
-        vocab, dim, width = stack.source.vocab, stack.dim, stack.width
+        vocab, dim, width = stack.source.vocab, stack.states, stack.width
         if self.transform is not None:
             own = dense(dim, width) + self.transform.norm.parameters(width)
             yield Part(f"{name} transform", f"d·{width} + {width} + norm", own, 2 * dim * width)
@@ -102,14 +102,17 @@ class ClassHead(Head):
     problem: Annotated[str | None, choice(PROBLEMS)] = None
 
     def parameters(self, stack: Stack) -> int:
-        between = dense(stack.dim, stack.dim) if self.dense else 0
-        return between + dense(stack.dim, len(self.labels), self.bias)
+        between = dense(stack.states, stack.dim) if self.dense else 0
+        width = stack.dim if self.dense else stack.states
+        return between + dense(width, len(self.labels), self.bias)
 
     def lines(self, stack: Stack, name: str) -> Iterator[Part]:
         classes = len(self.labels)
         text = ("d² + d + " if self.dense else "") + f"d·{classes}"
         text += f" + {classes}" if self.bias else ""
-        flops = 2 * stack.dim * classes if self.at == "token" else 0  # once a sequence: no matter
+        flops = (
+            2 * stack.states * classes if self.at == "token" else 0
+        )  # once a sequence: no matter
         yield Part(name, text, self.parameters(stack), flops)
 
 
@@ -121,11 +124,11 @@ class SpanHead(Head):
     dropout: Probability = 0.0
 
     def parameters(self, stack: Stack) -> int:
-        return dense(stack.dim, 2, self.bias)
+        return dense(stack.states, 2, self.bias)
 
     def lines(self, stack: Stack, name: str) -> Iterator[Part]:
         text = "d·2" + (" + 2" if self.bias else "")
-        yield Part(name, text, self.parameters(stack), 4 * stack.dim)
+        yield Part(name, text, self.parameters(stack), 4 * stack.states)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,12 @@ class Mixer(Config, slot=True):
     remembers a part of the tokens or their sums, `state`."""
 
     distances: ClassVar[bool] = True  # turned queries and keys meet by their distance alone
+    chunk: int | None = None  # rows are cut into chunks so long; all of a stack fill them up alike
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws from torch's generator whenever it runs."""
+        return False
 
     def projections(self, attention: Heads, dim: int) -> dict[str, int]:
         """The projections that it wants, and the width of each."""

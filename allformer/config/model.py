@@ -41,7 +41,7 @@ class Model(Config, slot=True):
         for name, stack in self.stacks.items():
             yield from stack.lines(name, n, self.shared and stack is not self.reader)
         if self.pool is not None:
-            yield self.pool.line(self.writer.dim)
+            yield self.pool.line(self.writer.states)
         if self.head is not None:
             yield from self.head.lines(self.writer, "head")
 
@@ -120,6 +120,12 @@ class EncoderDecoder(Model):
                 f"EncoderDecoder.encoder.dim={self.encoder.dim} differs from "
                 f"decoder.dim={self.decoder.dim}; give both the same dim"
             )
+        if self.encoder.states != self.decoder.dim:
+            raise ConfigError(
+                f"EncoderDecoder.encoder gives states of width {self.encoder.states} "
+                f"(Stack.flow={type(self.encoder.flow).__name__}), but the decoder looks at "
+                f"{self.decoder.dim}; set the encoder's flow=None"
+            )
         if self.shared and self.encoder.source.vocab != self.decoder.source.vocab:
             raise ConfigError(
                 f"EncoderDecoder.shared=True needs one vocabulary, but the encoder has "
@@ -159,8 +165,8 @@ def _words_fit(owner: Model, head: LMHead, stack: Stack) -> None:
         refuse(owner, "head", must, "give the stack source=Tokens(…)")
     if isinstance(stack.source, AdaptiveTokens) and not isinstance(head, AdaptiveHead):
         refuse(owner, "head", "does not know the clusters of its source", "give it AdaptiveHead()")
-    if head.tied and stack.width != stack.dim and not head.transform:
-        must = f"is tied to an embedding of width {stack.width}, but states have {stack.dim}"
+    if head.tied and stack.width != stack.states and not head.transform:
+        must = f"is tied to an embedding of width {stack.width}, but states have {stack.states}"
         refuse(owner, "head", must, "give it transform=Transform(), or tied=False")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from allformer.config.base import Config, Natural, Positive
-from allformer.config.check import above, refuse
-from allformer.config.counting import Part, plain_line
+from allformer.config.base import Config, Natural, Positive, Probability
+from allformer.config.check import Rule, above, refuse
+from allformer.config.counting import Part, Widths, plain_line
 
 
 class Places(Config, slot=True):
@@ -28,6 +29,9 @@ class Position(Places, slot=True):
     """A position of each token, added to its vector; one with tensors must say `parameters`."""
 
     count: str = "kept"  # which tokens have a number: see `Learned`
+
+    def check(self, stack: Widths) -> None:
+        """Refuse what makes no sense around it; asked when a stack is made."""
 
     def parameters(self, width: int) -> int:
         """Of its own, for embeddings of this width."""
@@ -84,3 +88,45 @@ class Learned(Position):
     def line(self, name: str, width: int) -> Part:
         rows = self.offset + self.length
         return Part(name, f"P·d = {rows:,}·{width}", self.parameters(width))
+
+
+_SOME = Rule(bool, "must be a tuple of at least one number", "Reformer has (64, 64)")
+
+
+@dataclass(frozen=True)
+class Axial(Position):
+    """A position is a cell of a grid of `shape`, and its vector those of its row, its column, …
+    side by side, of the widths `dims`: few vectors for many positions (Reformer).
+
+    `length` is the longest input where that is less than the grid; `count` as in `Sinusoidal`.
+    `dropout` drops whole columns of the grid, for each row of the batch others.
+    """
+
+    shape: Annotated[tuple[Positive, ...], _SOME]
+    dims: Annotated[tuple[Positive, ...], _SOME]
+    length: Positive | None = None
+    count: Literal["kept", "all"] = "kept"
+    dropout: Probability = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.shape) != len(self.dims):
+            must = f"must have a width for each of the {len(self.shape)} axes of shape"
+            refuse(self, "dims", must, f"shape is {self.shape}")
+
+    def check(self, stack: Widths) -> None:
+        if sum(self.dims) != stack.width:
+            must = f"must sum up to the width of the embedding, {stack.width}"
+            refuse(self, "dims", must, "change one of them")
+
+    @property
+    def longest(self) -> int:
+        cells = math.prod(self.shape)
+        return cells if self.length is None else min(cells, self.length)
+
+    def parameters(self, width: int) -> int:
+        return sum(n * d for n, d in zip(self.shape, self.dims, strict=True))
+
+    def line(self, name: str, width: int) -> Part:
+        axes = zip(self.shape, self.dims, strict=True)
+        return Part(name, " + ".join(f"{n:,}·{d}" for n, d in axes), self.parameters(width))

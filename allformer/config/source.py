@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from allformer.config.base import Config, Natural, Positive
+from allformer.config.base import Config, Natural, Positive, Probability
 from allformer.config.check import refuse
 from allformer.config.counting import Part, Widths, plain_line
 
@@ -39,7 +39,8 @@ class Tokens(Source):
 
     `types` rows of segment vectors are added (BERT's sentence A and B). With `width`, tables,
     positions and source norm are that narrow, and a matrix takes them to the stack's dim (ALBERT).
-    With `pad_fixed`, the padding's own vector is not trained by what is read.
+    With `pad_fixed`, the padding's own vector is not trained by what is read. `dropout` acts on the
+    tokens' vectors alone, before positions are added (Reformer).
     """
 
     vocab: Positive = field()  # no default, though the slot has a value
@@ -50,6 +51,7 @@ class Tokens(Source):
     bos_id: int | None = None
     eos_id: int | None = None
     pad_fixed: bool = False
+    dropout: Probability = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,6 +11,7 @@ from allformer.config.base import Config, Positive, Probability
 from allformer.config.block import Block
 from allformer.config.check import Rule, refuse
 from allformer.config.counting import Part, dense, plain_line
+from allformer.config.flow import Flow
 from allformer.config.norm import Norm
 from allformer.config.position import Position, Sinusoidal
 from allformer.config.relative import BucketBias, Relative, Rotary
@@ -26,7 +27,8 @@ class Stack(Config):
     `relative` is the position inside the attention. `share` names for each block the set of
     weights that it uses: `share=(0, 0, 1, 1)` is four layers deep and holds two (ALBERT).
     `dropout` acts on the embedded input, after its norm or before it (`dropout_at="summed"`:
-    BigBird), `final_dropout` on the output (T5).
+    BigBird), `final_dropout` on the output (T5). `flow` joins the sub-layers; None: each adds to
+    what it reads.
     """
 
     dim: Positive
@@ -44,6 +46,7 @@ class Stack(Config):
     dropout: Probability = 0.1
     final_dropout: Probability = 0.0
     dropout_at: Literal["normed", "summed"] = "normed"
+    flow: Flow | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,13 +58,28 @@ class Stack(Config):
         self._check_heads()
         self._check_relative()
         self._check_share()
+        if self.position is not None:
+            self.position.check(self)
         for block in self.blocks:
             block.attention.mixer.check(block.attention, self)
+        if self.flow is not None:
+            self.flow.check(self)
 
     @property
     def width(self) -> int:
         """The width of the embedded tokens, before ALBERT's up-projection."""
         return self.source.width or self.dim
+
+    @property
+    def states(self) -> int:
+        """The width of the states that it gives, which heads read."""
+        return self.dim if self.flow is None else self.flow.width(self.dim)
+
+    @property
+    def kept(self) -> int:
+        """Numbers of one token that are kept for the backward pass."""
+        layers = [block.activations(self.dim) for block in self.blocks]
+        return self.dim + sum(layers) if self.flow is None else self.flow.kept(layers, self.dim)
 
     @property
     def tokens(self) -> Tokens:
@@ -134,7 +152,7 @@ class Stack(Config):
         yield from self._common(name)
         yield from self._distances(f"{name} relative positions", n)
         if self.final_norm is not None:
-            yield self.final_norm.line(f"{name} final norm", self.dim)
+            yield self.final_norm.line(f"{name} final norm", self.states)
 
     def _positions(self, name: str) -> list[Part]:
         lines = []

@@ -13,7 +13,8 @@ from allformer.core.fused.linear import linear
 from allformer.core.fused.norm import NOTHING, Thinning
 from allformer.core.fused.random import draw
 from allformer.core.linear import Linear
-from allformer.core.taps import tap
+from allformer.core.recompute import recomputed
+from allformer.core.taps import listening, tap
 
 
 class Feed(nn.Module):
@@ -28,9 +29,22 @@ class Feed(nn.Module):
         self.act = ACT[feed.act]
         self.kind = feed.act
         self.dropout = feed.dropout
+        self.chunk = feed.chunk
 
     def forward(self, x: Tensor, seed: Tensor | None = None) -> Tensor:
         """… dim → … dim; `seed` chooses the mask where a fused kernel drops out."""
+        if not self.chunk or x.shape[-2] <= self.chunk or listening():
+            return self._all(x, seed)
+        random = self.training and self.dropout > 0 and seed is None
+        parts = [
+            recomputed(
+                "layers", random, self._all, part, None if seed is None else seed + (i << 32)
+            )
+            for i, part in enumerate(torch.split(x, self.chunk, dim=-2))
+        ]  # the upper half of a seed tells the masks of chunks apart
+        return torch.cat(parts, dim=-2)
+
+    def _all(self, x: Tensor, seed: Tensor | None = None) -> Tensor:
         if self._fuses(x):
             return self._fused(x, seed)
         h = tap(self, "up", self.up(x))

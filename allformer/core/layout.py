@@ -68,6 +68,10 @@ class Grid(NamedTuple):
             return counted[:, self.past : self.past + self.width]  # R T
         return counted.index_select(1, self.columns(device))
 
+    def row_numbers(self, device: torch.device) -> Tensor:
+        """The row of each token, R 1."""
+        return torch.arange(self.rows, device=device)[:, None]
+
     def lay(self, x: Tensor) -> Tensor:
         """R T … as it is."""
         return x
@@ -103,6 +107,10 @@ class Packed(NamedTuple):
     def positions(self, device: torch.device, count: str = "kept") -> Tensor:
         """The number of each token in its own sentence; `count="all"`: in its row of the grid."""
         return self.cells % self.total if count == "all" else self.numbers
+
+    def row_numbers(self, device: torch.device) -> Tensor:
+        """The row of each token, N."""
+        return self.cells // self.total
 
     def places(self, device: torch.device) -> Places:
         """Of the grid that the tokens were packed from."""

@@ -409,7 +409,7 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
 
     def __init__(self, model: config.EncoderOnly) -> None:
         super().__init__(model)
-        self.pool = None if model.pool is None else Pool(model.pool, model.encoder.dim)
+        self.pool = None if model.pool is None else Pool(model.pool, model.encoder.states)
         self._add_head()
         self._replay: Replay | None = None
 

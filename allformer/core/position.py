@@ -1,4 +1,4 @@
-"""Positions added to the embedding: sinusoidal (a formula) or learned (a table).
+"""Positions added to the embedding: sinusoidal (a formula), learned (a table) or axial (several).
 
 Legend: P positions, D model width.
 """
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
+from allformer.core.layout import Layout
 from allformer.core.registry import implements
 from allformer.errors import LengthError
 
@@ -90,29 +91,66 @@ class Learned(nn.Module):
 
     def forward(self, positions: Tensor, bound: int | None, dtype: torch.dtype) -> Tensor:
         """`positions` (any shape, each below `bound` if that is known) → their vectors."""
-        length = self.config.length
-        if bound is None or bound > length:
-            self._check(positions, bound)
+        if bound is None or bound > self.config.length:
+            _check_length(positions, bound, self.config.length, "Learned.length")
         # Where ids are counted, padding has the row before the first: it gets no gradient.
         fixed = self.config.offset - 1 if self.config.count == "ids" else None
         return F.embedding(positions + self.config.offset, self.weight, fixed).to(dtype)
 
-    def _check(self, positions: Tensor, bound: int | None) -> None:
-        """Much of a wide grid may be padding: the numbers themselves tell."""
-        length = self.config.length
-        if torch.compiler.is_compiling():
-            if bound is None:
-                return  # a caller's own numbers: the table's bounds are checked by the lookup
-        elif positions.numel():
-            bound = int(positions.max()) + 1
-        if bound is not None and bound > length:
-            raise LengthError(
-                f"a sequence of {bound} tokens is longer than the model's Learned.length={length}; "
-                f"shorten or split it, or use a model with Sinusoidal positions"
-            )
+
+def _check_length(positions: Tensor, bound: int | None, length: int, field: str) -> None:
+    """Much of a wide grid may be padding: the numbers themselves tell."""
+    if torch.compiler.is_compiling():
+        if bound is None:
+            return  # a caller's own numbers: the table's bounds are checked by the lookup
+    elif positions.numel():
+        bound = int(positions.max()) + 1
+    if bound is not None and bound > length:
+        told = f"{field}={length}" if field.endswith("length") else f"{field}, {length} positions"
+        raise LengthError(
+            f"a sequence of {bound} tokens is longer than the model's {told}; "
+            f"shorten or split it, or use a model with Sinusoidal positions"
+        )
 
 
 def count_ids(ids: Tensor, pad_id: int) -> Tensor:
     """RoBERTa's numbering, B T: 0, 1, … over the tokens that are not padding; padding has −1."""
     real = (ids != pad_id).long()
     return real.cumsum(-1) * real - 1
+
+
+@implements(config.Axial)
+class Axial(nn.Module):
+    """The vectors of a cell's row and column in a grid of positions, side by side."""
+
+    first = 0
+
+    def __init__(self, position: config.Axial, dim: int) -> None:
+        super().__init__()
+        self.config = position
+        for i, (count, width) in enumerate(zip(position.shape, position.dims, strict=True)):
+            self.register_parameter(f"axis{i}", nn.Parameter(torch.empty(count, width)))
+
+    def reset_parameters(self) -> None:
+        """As every table starts."""
+        for table in self.parameters():
+            nn.init.normal_(table, std=sum(self.config.dims) ** -0.5)
+
+    def forward(self, positions: Tensor, bound: int | None, dtype: torch.dtype) -> Tensor:
+        """`positions` (any shape, each below `bound` if that is known) → their vectors."""
+        if bound is None or bound > self.config.longest:
+            _check_length(positions, bound, self.config.longest, "Axial.shape")
+        parts = []
+        for i in reversed(range(len(self.config.shape))):  # the last axis runs fastest
+            count = self.config.shape[i]
+            parts.append(F.embedding(positions % count, self.get_parameter(f"axis{i}")))
+            positions = positions // count
+        return torch.cat(parts[::-1], dim=-1).to(dtype)
+
+    def thin(self, vectors: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+        """Dropout: a column of the grid is dropped for a row of the batch, or it is not."""
+        share, columns = self.config.dropout, self.config.shape[-1]
+        if not share or not self.training:
+            return vectors
+        kept = vectors.new_empty(layout.rows, columns).bernoulli_(1 - share) / (1 - share)
+        return vectors * kept[layout.row_numbers(vectors.device), positions % columns][..., None]

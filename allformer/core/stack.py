@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
-from allformer.core import mixers, relatives, sources  # noqa: F401  (registers them)
+from allformer.core import flows, mixers, relatives, sources  # noqa: F401  (registers them)
 from allformer.core.block import Block, Carried
+from allformer.core.flows.flow import Run
 from allformer.core.fused import ready
 from allformer.core.fused.norm import NOTHING, Thinning, norm_of_sum
 from allformer.core.fused.random import draw
@@ -54,9 +55,13 @@ class Stack(nn.Module):
         self._share()
         self.final_norm = None
         if stack.final_norm is not None:
-            self.final_norm = make_norm(stack.final_norm, stack.dim)
+            self.final_norm = make_norm(stack.final_norm, stack.states)
+        self.flow = None if stack.flow is None else module_for(stack.flow)(stack.flow, path)
         self.recompute: str | None = None  # for the backward pass; see `core.recompute`
         self.drops = any(_drops(block) for block in stack.blocks)
+        kinds = {block.attention.mixer for block in stack.blocks}
+        self.draws = any(mixer.draws for mixer in kinds)
+        self.chunks = tuple(sorted({mixer.chunk for mixer in kinds if mixer.chunk is not None}))
 
     def check(
         self, inputs: Mapping[str, Tensor], head: config.Head | None = None, prefix: str = ""
@@ -123,14 +128,16 @@ class Stack(nn.Module):
         relation = self._relation(layout, x, inputs.get("position_ids"))
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
         told: dict[str, Any] = {"inputs": inputs, "stack": self.config, "head": head}
-        scene = scene._replace(cached=cache is not None, **told)
+        scene = scene._replace(cached=cache is not None, chunks=self.chunks, **told)
         wide = None
         if across is not None:
             wide = scene._replace(key=across, causal=False, relation=PLAIN, inputs=NO_INPUTS)
         within: Plans = {}
         outside: Plans = {}
-        fused = (cache is None or cache[0].own.learns) and ready(x)
+        fused = (cache is None or cache[0].own.learns) and self.flow is None and ready(x)
         recompute = self.recompute if cache is None else None
+        random = self.draws or (self.training and self.drops)
+        runs: list[Run] = []
         seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
         h: Tensor | None = None
         before = NOTHING
@@ -144,11 +151,15 @@ class Stack(nn.Module):
             if layer.has_cross:
                 assert wide is not None, "this stack looks across: give it the other's layout"
                 memory_plan = _once(outside, layer.cross.mixer, wide)
+            if self.flow is not None:
+                steps = layer.steps(plan, memory, memory_plan, state, relation)
+                runs.append(Run(layer, steps, f"{self.path}.{i}"))
+                continue
             if fused:
                 seed = None if seeds is None else seeds[i]
                 carried = Carried(h, before, seed)
                 x, h = recomputed(
-                    recompute, _draws(layer, plan, memory_plan), layer,
+                    recompute, self.draws or _draws(layer, plan, memory_plan), layer,
                     x, plan, memory, memory_plan, state, relation, carried,
                 )  # fmt: skip
                 before = layer.thinning("feed", seed)
@@ -158,7 +169,9 @@ class Stack(nn.Module):
                 with speaking_as(layer, f"{self.path}.{i}"):
                     x = layer(*args)
             else:
-                x = recomputed(recompute, self.training and self.drops, layer, *args)
+                x = recomputed(recompute, random, layer, *args)
+        if self.flow is not None:
+            x = self.flow(x, runs, random)
         if cache is not None:
             cache.advance(x.shape[1])
         if fused:

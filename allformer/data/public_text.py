@@ -1,20 +1,23 @@
 """Public corpora for objectives other than translation: where they are, and how each is read.
 
-Addresses name a commit, so that what lies there never changes; the checksums say so again.
+Addresses name a commit, so that what lies there never changes; the checksums say so again. What is
+drawn by a grammar is made on first use instead.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from allformer.data.fetch import cache_directory, fetch
+from allformer.data.listops import write_listops
 from allformer.data.parallel import listing
 from allformer.data.records import Splits, open_records, open_splits
 from allformer.data.records.format import PACKED
@@ -44,8 +47,10 @@ class PublicText:
 
     home: str
     licence: str
-    files: Mapping[str, File]  # by split; "whole": one file that is cut in two
+    files: Mapping[str, File]  # by split; "whole": one file that is cut
     options: Mapping[str, Any] = field(default_factory=dict)  # of open_records
+    cut: Callable[[bytes], Mapping[str, bytes]] | None = None  # of a whole file, its splits
+    make: Callable[[Path], Any] | None = None  # of what is drawn, not fetched: fills a folder
 
 
 def open_public(
@@ -71,6 +76,10 @@ def open_public(
     corpus = PUBLIC_TEXTS[name]
     folder = (Path(cache) if cache is not None else cache_directory()) / name
     how = {**corpus.options, **options, "warn": warn}
+    if corpus.make is not None:
+        return _as_splits(
+            _made(name, corpus, folder, progress) if data is None else Path(data), corpus, how
+        )
     if data is None:
         if progress and not folder.exists():
             print(f"{name}: from {corpus.home}; terms: {corpus.licence}", file=sys.stderr)
@@ -82,14 +91,15 @@ def open_public(
         found = {split: _given(Path(data), file.name) for split, file in corpus.files.items()}
         if None in found.values():
             return _as_splits(Path(data), corpus, how)
-    if "whole" in found:
-        found = _cut(found["whole"], folder)
+    if corpus.cut is not None:
+        found = _cut(found["whole"], corpus.cut, folder)
     return Splits(**{split: open_records(path, **how) for split, path in found.items()})
 
 
 def _given(folder: Path, name: str) -> Any:
     """The file of this name in a folder, packed or not; `None`: it is not there."""
-    paths = [folder / (name + ending) for ending in ("", *PACKED)]
+    bare = next((name.removesuffix(ending) for ending in PACKED if name.endswith(ending)), name)
+    paths = [folder / (bare + ending) for ending in ("", *PACKED)]
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -97,29 +107,63 @@ def _as_splits(folder: Path, corpus: PublicText, how: Mapping[str, Any]) -> Spli
     splits = open_splits(folder, **how) if folder.is_dir() else Splits()
     if splits.train is None or splits.validation is None:
         names = " and ".join(file.name for file in corpus.files.values())
+        wanted = f"neither {names} nor train.* and val.*" if names else "no train.* and val.*"
         there = listing(folder) if folder.is_dir() else "there is no such directory"
-        raise DataError(
-            f"{folder} has neither {names} nor train.* and val.*; {there}. They are at "
-            f"{corpus.home}"
-        )
+        raise DataError(f"{folder} has {wanted}; {there}. They are at {corpus.home}")
     return splits
 
 
-def _cut(path: Path, folder: Path) -> dict[str, Path]:
-    """The first nine tenths for training, the rest for validation, as nanoGPT has it."""
+def _made(name: str, corpus: PublicText, folder: Path, progress: bool) -> Path:
+    """The folder with what is drawn, once: it takes the place of none, whole."""
+    assert corpus.make is not None
+    if not folder.exists():
+        if progress:
+            print(f"{name}: drawn into {folder}; see {corpus.home}", file=sys.stderr)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+        corpus.make(aside)
+        try:
+            os.replace(aside, folder)
+        except OSError:  # another process was first
+            shutil.rmtree(aside)
+    return folder
+
+
+def _cut(path: Path, cut: Callable[[bytes], Mapping[str, bytes]], folder: Path) -> dict[str, Path]:
+    """A file's splits beside it in the cache, each a file of its own."""
     with opened(path) as file:
-        text = file.read().decode("utf-8")
-    folder = folder / f"cut-{sha256(text.encode()).hexdigest()[:8]}"
-    border = int(len(text) * 0.9)
+        content = file.read()
+    folder = folder / f"cut-{sha256(content).hexdigest()[:8]}"
     found = {}
-    for split, part in (("train", text[:border]), ("validation", text[border:])):
+    for split, part in cut(content).items():
         found[split] = folder / f"{split}.txt"
         if not found[split].exists():
             folder.mkdir(parents=True, exist_ok=True)
             aside = folder / f".{split}.{os.getpid()}"
-            aside.write_bytes(part.encode())
+            aside.write_bytes(part)
             os.replace(aside, found[split])
     return found
+
+
+def _nine_tenths(content: bytes) -> dict[str, bytes]:
+    """Of the characters for training, the rest for validation, as nanoGPT has it."""
+    text = content.decode("utf-8")
+    border = int(len(text) * 0.9)
+    return {"train": text[:border].encode(), "validation": text[border:].encode()}
+
+
+def _ninety_five_five(content: bytes) -> dict[str, bytes]:
+    """90, 5 and 5 of a hundred bytes, as everybody cuts enwik8; of another file where a character
+    begins (there they do)."""
+    borders = [0]
+    for share in (0.9, 0.95):
+        border = int(len(content) * share)
+        while border and content[border] & 0xC0 == 0x80:  # inside a character
+            border -= 1
+        borders.append(border)
+    pairs = zip(borders, [*borders[1:], len(content)], strict=True)
+    names = ("train", "validation", "test")
+    return {name: content[a:b] for name, (a, b) in zip(names, pairs, strict=True)}
 
 
 _SHAKESPEARE = f"{_GITHUB}karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data"
@@ -144,6 +188,20 @@ PUBLIC_TEXTS = {
             ),
         },
         options={"unit": "file"},
+        cut=_nine_tenths,
+    ),
+    "enwik8": PublicText(
+        home="https://mattmahoney.net/dc/textdata.html",  # fetched from a copy that keeps still
+        licence="CC BY-SA, Wikipedia's authors",
+        files={
+            "whole": File(
+                f"{_GITHUB}lucidrains/native-sparse-attention-pytorch"
+                "/5a6146095249162c1ecccc0be2ddaf7fc2fb40ad/data/enwik8.gz",
+                "d52ea2118b505f79007e084b2f49acef9fd0e45fb481f84b2cab0a7191a7ef60",
+            ),
+        },
+        options={"unit": "file"},
+        cut=_ninety_five_five,
     ),
     "wikitext-2": PublicText(
         home="https://github.com/pytorch/examples",  # its first home, an S3 bucket, is gone
@@ -190,5 +248,12 @@ PUBLIC_TEXTS = {
             ),
         },
         options={"columns": {"tokens": "tokens", "tags": "tags"}},
+    ),
+    "listops": PublicText(
+        home="https://github.com/google-research/long-range-arena (drawn by the same grammar)",
+        licence="none: it is drawn here",
+        files={},
+        options={"columns": {"text": "Source", "label": "Target"}},
+        make=write_listops,
     ),
 }

@@ -120,16 +120,18 @@ class Alias:
 
 @dataclass(frozen=True)
 class Unused:
-    """A tensor that transformers holds beside `of`, of the same shape, and never reads.
+    """A tensor that transformers holds beside `of`, of its shape, and never reads.
 
     Kept aside when it is loaded and written as it was; a model that has none of it writes zeros.
     Where a file has it and not `of`, it is that one: older versions had one tensor of two names.
     Not so with `apart`: it never was that one (the pooler of a model that reads none).
+    `shape` is its own, where it is not that of `of`.
     """
 
     theirs: str
     of: str
     apart: bool = False
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True)

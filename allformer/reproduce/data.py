@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from allformer.data.public import PUBLIC
 from allformer.data.public_text import PUBLIC_TEXTS, open_public
 from allformer.data.records.format import PACKED
 from allformer.data.records.lines import opened
 from allformer.data.records.records import Records
 from allformer.errors import DataError
+from allformer.train.sections.data import PairData, TextData
 
 
 def named_data(section: Any, corpus: str, folder: str | Path | None) -> Any:
@@ -20,9 +20,7 @@ def named_data(section: Any, corpus: str, folder: str | Path | None) -> Any:
     if folder is not None and not Path(folder).is_dir():
         raise DataError(f"--data {folder} is no directory; give the folder with the files")
     where = None if folder is None else str(Path(folder).absolute())
-    if corpus in PUBLIC:
-        return replace(section, corpus=corpus, path=where)
-    if "corpus" in {field.name for field in fields(section)}:
+    if isinstance(section, PairData | TextData):
         return replace(section, corpus=corpus, path=where)
     splits = open_public(corpus, where)  # labelled records: by their files
     return replace(section, path=_file(splits.train), validation=_file(splits.validation))

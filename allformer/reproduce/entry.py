@@ -6,7 +6,7 @@ published: 1.88 (nanoGPT's README)
 time: 4 min on 2 CPU cores
 seen: 1.87 on 2 CPU cores            # left out: nobody has run it here yet
 look: [what to look at when it is missed]
-data: tiny-shakespeare               # a public corpus
+data: tiny-shakespeare               # a public corpus; left out where data is drawn
 recipe: {…}
 """
 
@@ -60,7 +60,7 @@ class Entry(Section, section="entry"):
     score: Score
     published: str  # the figure and who gives it
     time: str  # and on what
-    data: str  # the public corpus
+    data: str = ""  # the public corpus; none, where the objective draws its own data
     recipe: Mapping[str, Any] = field(default_factory=dict)
     seen: str | None = None  # the score and the machine, where it was run
     look: tuple[str, ...] = ()

@@ -93,6 +93,10 @@ def entry_recipe(
             f"entry that tunes a checkpoint"
         )
     recipe = make_recipe(given, overrides, entry.name)
+    if not entry.data:
+        if data is not None:
+            raise ConfigError(f"--data {data}: {entry.name} draws its own data; leave it out")
+        return recipe
     return replace(recipe, data=named_data(recipe.data, entry.data, data))
 
 

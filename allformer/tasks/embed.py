@@ -72,7 +72,7 @@ def embed(
                     x = step(x)
         found |= dict(zip(rows, x.float().cpu().clone(), strict=True))
     if not many:
-        return torch.empty(0, pipeline.stack.dim)
+        return torch.empty(0, pipeline.stack.states)
     return found[0] if one else torch.stack([found[i] for i in range(len(many))])
 
 

@@ -1,8 +1,8 @@
 """Train tokenisers with the `tokenizers` library.
 
 For language models there are three kinds that give every text back byte for byte: see
-`lossless.py`. The four for texts that are sentences share one way from text to pieces, so that
-every sentence comes back as it was:
+`lossless.py`; for symbols between spaces there is `separated.py`. The four for texts that are
+sentences share one way from text to pieces, so that every sentence comes back as it was:
 
 1. NFC (never NFKC, which would turn the Chinese "，" into ","), runs of white space become one
    space; `lowercase` on demand.
@@ -30,12 +30,13 @@ from allformer.errors import ConfigError, DataError
 from allformer.text.ids import SPECIALS, TRAINED
 from allformer.text.lossless import LOSSLESS, train_lossless
 from allformer.text.sentencepiece import SPACE  # in the user's text it reads as a space
+from allformer.text.separated import SEPARATED, train_separated
 from allformer.text.wrapper import Tokenizer
 
 __all__ = ["KINDS", "SENTENCE_KINDS", "SPECIALS", "Tokenizer", "train_tokenizer"]
 
 SENTENCE_KINDS = ("bpe", "wordpiece", "unigram", "char")  # the four kinds for sentences
-KINDS = (*SENTENCE_KINDS, *LOSSLESS)
+KINDS = (*SENTENCE_KINDS, *LOSSLESS, SEPARATED)
 MASK = "<mask>"  # among the further special tokens, it is the tokeniser's mask
 
 # Scripts written without spaces; the second class adds their punctuation and full-width forms.
@@ -76,9 +77,11 @@ def train_tokenizer(
         raise ConfigError(
             f"specials={list(specials)} has a token twice, or one that is always there"
         )
+    if kind not in SENTENCE_KINDS and lowercase:
+        raise ConfigError(f"lowercase=True: kind={kind!r} keeps the text; choose another kind")
+    if kind == SEPARATED:
+        return _finished(train_separated(lines, vocab, names), specials)
     if kind in LOSSLESS:
-        if lowercase:
-            raise ConfigError(f"lowercase=True: kind={kind!r} keeps the text; choose another kind")
         return _finished(train_lossless(lines, kind, vocab, names), specials)
     normalizer = _normalizer(lowercase, mark_start=kind != "char")
     splitter = pre_tokenizers.Split(Regex(_parts(kind)), "isolated")

@@ -54,7 +54,7 @@ def open_texts(data: TextData, corpus: TextSets | Iterable[str] | None = None) -
     if not train:
         raise DataError(
             "data.path and data.corpus are both empty: there is nothing to train on; "
-            "give --data PATH, or set data.corpus to tiny-shakespeare or wikitext-2"
+            "give --data PATH, or set data.corpus to tiny-shakespeare, wikitext-2 or enwik8"
         )
     if not data.weights:  # one set: read one after the other
         train = [replace(train[0], sources=tuple(s for each in train for s in each.sources))]

@@ -249,7 +249,8 @@ def first_divergence(case: Case, ours: AnyModel, theirs: Any, inputs: dict[str, 
         last = "feed_norm" if block.norm_at == "post" else "feed_added"
         first = "widened" if f"{stack}.widened" in seen else "embedded"
         names = [f"{stack}.{first}", *(f"{stack}.{i}.{last}" for i in range(len(states) - 1))]
-        if getattr(ours.config, stack).final_norm is not None:
+        own = getattr(ours.config, stack)
+        if own.final_norm is not None and own.flow is None:
             names[-1] = f"{stack}.output"  # transformers norms the last one
         for name, state in zip(names, states, strict=True):
             a, b = seen[name], state[:, : keep.shape[1]]  # some fill rows up

@@ -36,6 +36,10 @@ def small(node: Any) -> Any:
         found["head_dim"] = None if found["head_dim"] is None else 6
     if kind == "Feed" or (kind == "Tokens" and found["width"]):
         found["width"] = 40 if kind == "Feed" else 12
+    if kind == "LSH":  # a chunk holds a whole row: beyond it, the width of the grid decides
+        found |= {"buckets": None, "seed": 1}
+    if kind == "Axial":
+        found |= {"shape": [8, 8], "dims": [8, 16]}
     if kind == "Learned":
         found["length"] = 64
     if kind == "Window":

@@ -27,7 +27,7 @@ CONFIGS = {
     "gpt2": hf.GPT2Config, "llama": hf.LlamaConfig, "mistral": hf.MistralConfig,
     "marian": hf.MarianConfig, "bart": hf.BartConfig, "mbart": hf.MBartConfig, "t5": hf.T5Config,
     "mt5": hf.MT5Config, "big_bird": hf.BigBirdConfig, "longformer": hf.LongformerConfig,
-    "led": hf.LEDConfig, "transfo-xl": OldConfig,
+    "led": hf.LEDConfig, "transfo-xl": OldConfig, "reformer": hf.ReformerConfig,
 }  # fmt: skip
 
 

@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 
 from allformer.data import public_text
+from allformer.data.listops import Shape, write_listops
 from allformer.data.public_text import PUBLIC_TEXTS, File, open_public
 from allformer.errors import DataError
+from allformer.train.objectives.classification import ClassData
+from allformer.train.supervised.data import open_labelled
 from tests.unit.test_fetch import Server, server  # noqa: F401
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"  # beside the checkout
 
 SMALL = {
     "tiny-shakespeare": {"input.txt": "".join(f"LINE {i}.\n\n" for i in range(10))},
+    "enwik8": {"enwik8.gz": "".join(f"ſ{i}" for i in range(20))},
     "wikitext-2": {"train.txt": " \n = A = \n \n text \n", "valid.txt": " \n = B = \n \n more \n"},
     "sst2": {"train.tsv": 'a "fine film\t1\n', "dev.tsv": "dull\t0\n"},
     "wnut17": {"wnut17train.conll": "Rome\tB-location\n\t\n", "emerging.dev.conll": "a\tO\n"},
@@ -56,6 +60,11 @@ def test_a_corpus_is_fetched_once_and_read_as_it_should_be(
         whole = SMALL[name]["input.txt"]
         assert train[0]["text"] + validation[0]["text"] == whole
         assert len(train[0]["text"]) == int(len(whole) * 0.9)
+    elif name == "enwik8":  # 90 : 5 : 5 of 70 bytes: 63, and 66 is inside a character
+        whole, test = SMALL[name]["enwik8.gz"], list(splits.test or ())
+        parts = [part[0]["text"].encode() for part in (train, validation, test)]
+        assert [len(part) for part in parts] == [62, 4, 4]
+        assert b"".join(parts) == whole.encode()
     else:
         assert train == [FIRST[name]]
 
@@ -67,11 +76,36 @@ def test_a_folder_of_ones_own_is_read_instead(home: Server, tmp_path: Path, name
     own = tmp_path / "own"
     own.mkdir()
     for file, text in SMALL[name].items():
-        (own / f"{file}.gz").write_bytes(gzip.compress(text.encode()))
+        (own / f"{file.removesuffix('.gz')}.gz").write_bytes(gzip.compress(text.encode()))
     given = open_public(name, own, cache=tmp_path / "other", progress=False)
     assert list(given.train or ()) == list(fetched.train or ())
     assert list(given.validation or ()) == list(fetched.validation or ())
     assert home.ranges == []
+
+
+def test_a_corpus_that_is_drawn_is_made_once(tmp_path: Path, monkeypatch) -> None:
+    def make(folder: Path) -> None:
+        write_listops(folder, 6, 3, 2, shape=Shape(depth=4, args=4, low=10, high=60))
+
+    listops = replace(PUBLIC_TEXTS["listops"], make=make)
+    monkeypatch.setitem(PUBLIC_TEXTS, "listops", listops)
+    made = open_public("listops", cache=tmp_path, progress=False)
+    monkeypatch.setitem(PUBLIC_TEXTS, "listops", replace(listops, make=pytest.fail))
+    again = open_public("listops", cache=tmp_path, progress=False)
+    given = open_public("listops", tmp_path / "listops")
+    for splits in (made, again, given):
+        assert splits.train is not None
+        assert len(list(splits.train)) == 6
+        assert list(splits.train) == list(made.train or ())
+        assert set(next(iter(splits.train))) == {"text", "label"}
+    with pytest.raises(DataError, match=r"no train\.\* and val\.\*; there is no such"):
+        open_public("listops", tmp_path / "none")
+    data = ClassData(corpus="listops", path=str(tmp_path / "listops"), text="Source")
+    held = open_labelled(data, {"text": "Source", "label": "Target"})
+    assert list(held.train) == list(made.train or ())
+    assert len(list(held.validation)) == 3
+    with pytest.raises(DataError, match="has its own validation"):
+        open_labelled(replace(data, validation="x"), {"text": "Source"})
 
 
 def test_own_files_may_be_called_after_their_split(home: Server, tmp_path: Path) -> None:

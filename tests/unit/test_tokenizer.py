@@ -266,3 +266,24 @@ def test_what_a_lossless_tokeniser_cannot_be_is_refused():
     for kind in LOSSLESS:
         with pytest.raises(DataError, match="every line is empty"):
             train_tokenizer(["", ""], kind, 300)
+
+
+# --- symbols between spaces ---------------------------------------------------------------------
+
+
+def test_symbols_between_spaces_are_a_piece_each(tmp_path):
+    tokenizer = train_tokenizer(["[MAX 2 9 [MIN 4 7 ] 0 ]", "[SM 10 ]"], "words", 40)
+    assert tokenizer.vocab_size == 4 + 10
+    text = "[MIN 10  9 ]"
+    assert len(tokenizer.encode(text)) == 4
+    tokenizer.save(tmp_path)
+    for one in (tokenizer, load_tokenizer(tmp_path)):
+        assert one.encode(text) == tokenizer.encode(text)
+        assert one.decode(one.encode(text)) == "[MIN 10 9 ]"
+        assert one.encode("[MED") == [1]  # never seen
+    with pytest.raises(ConfigError, match=r"vocab=6 is too small for a words .* more than 2 diff"):
+        train_tokenizer(["a b c"], "words", 6)
+    with pytest.raises(DataError, match="every line is empty"):
+        train_tokenizer(["", " "], "words", 6)
+    with pytest.raises(ConfigError, match="kind='words' keeps the text"):
+        train_tokenizer(["a"], "words", 6, lowercase=True)

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+from allformer.config import Window
 from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError, ConfigError, TrainingError
 from allformer.train import state
@@ -22,6 +24,7 @@ from allformer.train.corpora import open_data
 from allformer.train.lock import only_one
 from allformer.train.loop import Interrupted, train
 from allformer.train.metrics import Metrics, read_lines, read_metrics
+from allformer.train.objectives import find_objective
 from allformer.train.outputs import check_directory, check_file
 from allformer.train.recipe import PairData, make_recipe, read_recipe
 from allformer.train.state import checkpoints
@@ -461,6 +464,21 @@ def test_five_per_cent_are_held_out_and_a_thousand_at_most():
 def test_a_value_that_cannot_work_is_refused_by_its_name_in_the_recipe(override, said):
     with pytest.raises(ConfigError, match=said):
         make_recipe({}, [override])
+
+
+def test_a_mixer_by_name_is_that_of_every_layer_and_survives_the_file():
+    mixer = "model.mixer={is: Window, left: 5, right: 3}"
+    for objective, sides in (("seq2seq", 2), ("causal-lm", 1), ("masked-lm", 1)):
+        recipe = make_recipe({"objective": objective}, [mixer])
+        tree = recipe.model.tree(find_objective(objective).shape)
+        blocks = [block for stack in tree.stacks.values() for block in stack.blocks]
+        assert len(blocks) == 3 * sides
+        assert {block.attention.mixer for block in blocks} == {Window(5, 3)}
+        assert make_recipe(yaml.safe_load(recipe.to_yaml())) == recipe
+    with pytest.raises(ConfigError, match=r"mixer\.is='Windw' is not known; did you mean Window"):
+        make_recipe({}, ["model.mixer={is: Windw}"])
+    with pytest.raises(ConfigError, match=r"mixer=Norm.* does not fit this slot; it takes .*Full"):
+        make_recipe({}, ["model.mixer={is: Norm}"])
 
 
 def test_a_key_that_stands_twice_is_refused_with_its_line(tmp_path):

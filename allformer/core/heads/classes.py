@@ -30,11 +30,11 @@ class ClassHead(Head):
         self, head: config.ClassHead, stack: config.Stack, path: str, **given: Any
     ) -> None:
         super().__init__(head, stack, path)
-        dim = stack.dim
         self.reads_first = head.at == "first"
-        self.dense = None if head.dense is None else Linear(dim, dim)
+        self.dense = None if head.dense is None else Linear(stack.states, stack.dim)
         self.act = ACT[head.dense or "identity"]
-        self.out = Linear(dim, len(head.labels), bias=head.bias)
+        width = stack.states if head.dense is None else stack.dim
+        self.out = Linear(width, len(head.labels), bias=head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.dropout(x, self.config.dropout, self.training)

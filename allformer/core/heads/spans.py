@@ -31,7 +31,7 @@ class SpanHead(Head):
     def __init__(self, head: config.SpanHead, stack: config.Stack, path: str, **given: Any) -> None:
         super().__init__(head, stack, path)
         self.dropout = head.dropout
-        self.out = Linear(stack.dim, 2, bias=head.bias)
+        self.out = Linear(stack.states, 2, bias=head.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = F.dropout(hidden, self.dropout, self.training)

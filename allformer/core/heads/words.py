@@ -45,7 +45,7 @@ class LMHead(Head):
         super().__init__(head, stack, path)
         self.ahead = ahead
         vocab, width = table.weight.shape
-        dim = stack.dim
+        dim = stack.states
         self.transform = None
         if head.transform is not None:
             self.transform = Transform(head.transform, dim, width, f"{path}.transform")

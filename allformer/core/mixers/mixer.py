@@ -44,6 +44,7 @@ class Scene(NamedTuple):
     inputs: Mapping[str, Tensor] = NOTHING
     stack: config.Stack | None = None
     head: config.Head | None = None
+    chunks: tuple[int, ...] = ()  # the lengths of chunks in this stack, whoever cuts them
 
     def places(self) -> Places:
         """Where everybody stands; looking across, keys have places of their own."""

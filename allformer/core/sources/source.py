@@ -67,9 +67,13 @@ class Source(nn.Module):
     def _positions(self, side: Side, x: Tensor) -> Tensor:
         given = side.inputs.get("position_ids")
         assert self.position is not None
+        bound: int | None
         if given is None:
-            vectors = self.position(self.positions(side, x.device), side.layout.total, x.dtype)
+            where, bound = self.positions(side, x.device), side.layout.total
         else:
-            vectors = self.position(given - self.position.first, side.bound, x.dtype)
+            where, bound = given - self.position.first, side.bound
+        vectors = self.position(where, bound, x.dtype)
+        if hasattr(self.position, "thin"):  # dropout of its own
+            vectors = self.position.thin(vectors, where, side.layout)
         assert isinstance(vectors, Tensor)
         return vectors

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from allformer import config
@@ -72,7 +73,7 @@ class Tokens(Source):
         x = side.inputs.get("inputs_embeds")
         if x is None:
             x = self.embedding(side.inputs["input_ids"], self.fixed) * self.scale
-        x = tap(self, "tokens", x)
+        x = F.dropout(tap(self, "tokens", x), self.config.dropout, self.training)
         if self.types is None:
             return x
         kinds = side.inputs.get("token_type_ids")

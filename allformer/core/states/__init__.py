@@ -8,6 +8,7 @@ model.step(next_ids, cache, None, mask)        # only the new tokens are compute
 from __future__ import annotations
 
 from allformer.core.states.growing import Growing
+from allformer.core.states.hashed import Hashed, Hashes
 from allformer.core.states.paged import Paged
 from allformer.core.states.recurrent import Recurrent
 from allformer.core.states.ring import Ring
@@ -16,6 +17,7 @@ from allformer.core.states.state import Cache, LayerState, State
 from allformer.core.states.static import Static
 
 __all__ = [
-    "Cache", "Growing", "LayerState", "Paged", "Recurrent", "Ring", "SegmentMemory", "State",
+    "Cache", "Growing", "Hashed", "Hashes", "LayerState", "Paged", "Recurrent", "Ring",
+    "SegmentMemory", "State",
     "Static",
 ]  # fmt: skip

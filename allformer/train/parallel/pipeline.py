@@ -67,6 +67,12 @@ def check_pipeline(model: Any, stages: int) -> None:
             f"give at most so many"
         )
     for name in layers:
+        if model.stack(name).flow is not None:
+            raise ConfigError(
+                f"parallel.pipeline={stages}: the layers of {name} are joined by "
+                f"{type(model.stack(name).config.flow).__name__}, whose streams are not handed on; "
+                f"use data parallel instead"
+            )
         if model.stack(name).config.share:
             raise ConfigError(
                 f"parallel.pipeline={stages}: the layers of {name} share weights (Stack.share), "

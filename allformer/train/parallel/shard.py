@@ -16,6 +16,8 @@ from torch.distributed.fsdp import (
 )
 
 from allformer.core.block import Block
+from allformer.core.stack import Stack
+from allformer.errors import ConfigError
 from allformer.train.parallel.data import Task
 from allformer.train.parallel.ranks import Backward, One
 
@@ -35,6 +37,12 @@ class Shards:
             cast_forward_inputs=False,
         )  # fmt: skip
         for module in list(model.modules()):
+            if isinstance(module, Stack) and module.flow is not None:
+                raise ConfigError(
+                    f"parallel.shard: the layers of {module.path} are joined by "
+                    f"{type(module.config.flow).__name__}, which runs them in the backward pass "
+                    f"again, without their weights; use data parallel instead"
+                )
             if isinstance(module, Block):
                 fully_shard(module, mesh=mesh, mp_policy=policy)
         root: Any = Task(model)

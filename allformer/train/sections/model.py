@@ -1,6 +1,6 @@
 """A recipe's model section, and the config tree that it asks for.
 
-    model: {dim: 256, heads: 4, layers: 3}                        # plain sizes
+    model: {dim: 256, heads: 4, layers: 3}                        # plain sizes; perhaps a mixer
     model: {preset: t5-small, change: {encoder.blocks.times: 2}}  # a preset with changes
     model: {is: EncoderDecoder, encoder: …}                       # a whole config tree
     model: {checkpoint: runs/mine, head: {kind: classes}}         # trained weights, a fresh head
@@ -56,6 +56,8 @@ class ModelRecipe(AnyModelRecipe):
     feed_dropout: Annotated[float, share("0.1")] = 0.0
     act: Annotated[str | None, one_of(*ACTIVATIONS)] = None
     norm_at: Annotated[str | None, one_of("pre", "post")] = None
+    # {is: Window, left: 256, right: 256}: who looks at whom, in all layers; None: full attention
+    mixer: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +70,15 @@ class ModelRecipe(AnyModelRecipe):
     def tree(self, shape: str = "encoder-decoder", length: int = 512) -> Any:
         if self.decoder_layers is not None and shape != "encoder-decoder":
             self.refuse("decoder_layers", f"belongs to an encoder-decoder, not {shape}", "leave it")
-        return SHAPES[shape](length=length, **asdict(self))
+        sizes = asdict(self)
+        mixer = sizes.pop("mixer")
+        tree = SHAPES[shape](length=length, **sizes)
+        if mixer is None:
+            return tree
+        raw = copy.deepcopy(to_dict(tree))
+        for name in tree.stacks:
+            _put(raw, [name, "blocks", "attention", "mixer"], mixer, "model.mixer")
+        return from_dict(raw, "model")
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,12 @@ Column = str | int  # a name in the header, or where there is none a number from
 class RecordData(Section, section="data"):
     """Files with a record a line (csv, tsv, jsonl, parquet, …), and what their columns are called.
 
-    `path` is a file, a pattern, or a directory with train and validation files.
+    `path` is a file, a pattern, or a directory with train and validation files; `corpus` a public
+    one by name.
     """
 
     path: str | None = None
+    corpus: str | None = None  # with `path`: the public corpus that lies in that folder
     validation: str | None = None  # left out: the directory's own, else held out of train
     hold_out: Annotated[int | None, at_least(1)] = None  # records; left out: 5 %, at most 1,000
     format: str = "auto"
@@ -57,7 +59,7 @@ def open_labelled(
         if not isinstance(corpus, tuple) or len(corpus) != 2:
             raise DataError("corpus must be (train, validation), two lists of records (dicts)")
         return Held(*corpus)
-    if data.path is None:
+    if data.path is None and data.corpus is None:
         raise DataError(
             "data.path is empty: there is nothing to train on; give a file, a pattern or a "
             "directory, as in --set data.path=reviews.csv"
@@ -65,6 +67,16 @@ def open_labelled(
     options: dict[str, Any] = {
         "format": data.format, "header": data.header, "skip_bad": data.skip_bad,
     }  # fmt: skip
+    if data.corpus is not None:
+        from allformer.data.public_text import open_public
+
+        if data.validation is not None:
+            raise DataError(
+                f"data.corpus={data.corpus!r} has its own validation; leave data.validation out"
+            )
+        found = open_public(data.corpus, data.path, columns=columns, **options)
+        return Held(found.train or (), found.validation or ())
+    assert data.path is not None
     if data.validation is not None:
         train = open_records(data.path, columns=columns, **options)
         others = validation_columns or columns

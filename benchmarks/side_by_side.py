@@ -1,0 +1,90 @@
+"""Trainings side by side on one device, each a process of its own that leaves its result as JSON.
+
+    results = side_by_side({"full": [sys.executable, "listops.py", "--one", "full"]}, out, 10)
+
+Each command is called with `--result FILE` behind it; what it says goes to NAME.log beside that
+file. One that fails, or is late, has its last lines for a result, and the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_TAIL = 6  # lines of a log that tell why
+
+
+def side_by_side(
+    commands: Mapping[str, Sequence[str]], out: Path, minutes: float, most: int = 16
+) -> dict[str, dict[str, Any]]:
+    """The results by name; `most` of them run at a time, all together no longer than `minutes`."""
+    out.mkdir(parents=True, exist_ok=True)
+    waiting, running = list(commands), {}
+    end = time.monotonic() + 60 * minutes
+    try:
+        while waiting or running:
+            late = time.monotonic() > end
+            for name, process in list(running.items()):
+                if late:
+                    process.kill()
+                if process.poll() is not None or late:
+                    process.wait()
+                    said = "late, and stopped" if late else f"ended with {process.returncode}"
+                    print(f"{name}: {said}", file=sys.stderr, flush=True)
+                    del running[name]
+            if late:
+                break
+            while waiting and len(running) < most:
+                name = waiting.pop(0)
+                running[name] = _start(name, commands[name], out)
+            time.sleep(0.2)
+    finally:
+        for process in running.values():
+            process.kill()
+    return {name: read_result(out, name) for name in commands}
+
+
+def _start(name: str, command: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
+    result = out / f"{name}.json"
+    result.unlink(missing_ok=True)
+    # One thread each: there are about as many processes as cores.
+    given = {"OMP_NUM_THREADS": "1", **os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    with (out / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [*command, "--result", str(result)], stdout=log, stderr=subprocess.STDOUT, env=given
+        )
+
+
+def read_result(out: Path, name: str) -> dict[str, Any]:
+    """What a process left, or the end of what it said."""
+    try:
+        found: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
+        return found
+    except (OSError, ValueError):
+        log = out / f"{name}.log"
+        lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+        return {"error": " / ".join(line.strip()[-200:] for line in lines[-_TAIL:]) or "no result"}
+
+
+def write_result(path: str | None, found: Mapping[str, Any]) -> None:
+    """At once or not at all."""
+    if path is None:
+        return
+    aside = Path(f"{path}.{os.getpid()}")
+    aside.write_text(json.dumps(found, indent=1) + "\n")
+    os.replace(aside, path)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Markdown, columns as wide as they must be."""
+    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
+             for row in cells]  # fmt: skip
+    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
