@@ -13,6 +13,7 @@ from allformer import config
 from allformer.config.remix import remix
 from allformer.errors import ConfigError, did_you_mean
 
+HASHES = 4  # of Reformer: fewer miss too much (Kitaev et al., table 2)
 RANDOM = 3  # blocks of BigBird, as published
 
 Make = Callable[[int, int, bool, int], config.Mixer]  # size, length, causal or not, layer
@@ -24,6 +25,7 @@ MECHANISMS: dict[str, tuple[str, int, Make]] = {
     "bigbird": (
         "block", 64, lambda size, n, causal, i: config.BlockSparse(size, RANDOM, i, always=True),
     ),
+    "reformer": ("chunk", 64, lambda size, n, causal, i: config.LSH(size, HASHES, seed=i)),
     "linformer": ("rank", 256, lambda size, n, causal, i: config.LowRank(size, n)),
     "performer": ("features", 256, lambda size, n, causal, i: config.Features("favor", size)),
     "linear": ("", 0, lambda size, n, causal, i: config.Features("elu")),
