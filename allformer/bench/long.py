@@ -47,10 +47,23 @@ class Comparison:
         where = f"at {self.length:,} tokens on {self.device}"
         return f"{where}: {advice(self.rows, self.trained)}"
 
+    @property
+    def best(self) -> dict[str, str]:
+        """The fastest, the smallest, and the nearest to full attention, which is not asked."""
+        rows = [row for row in self.rows.values() if row.measured]
+        others = [row for row in rows if row.error is not None and row.mechanism != "full"]
+        found: dict[str, str] = {}
+        if rows:
+            found["fastest"] = min(rows, key=lambda row: row.seconds or 0.0).mechanism
+            found["smallest"] = min(rows, key=lambda row: row.peak_bytes or 0).mechanism
+        if others:
+            found["nearest"] = min(others, key=lambda row: row.error or 0.0).mechanism
+        return found
+
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
         rows = [asdict(row) for row in self.rows.values()]
-        return {**asdict(self), "rows": rows, "advice": self.advice}
+        return {**asdict(self), "rows": rows, "best": self.best, "advice": self.advice}
 
 
 def compare(

@@ -81,10 +81,11 @@ def long(
         return
     from allformer.cli.tables import mechanisms_table
 
-    show(mechanisms_table(model, found))
+    show(mechanisms_table(Path(model).name if Path(model).is_dir() else model, found))
     for row in found.rows.values():
         if row.refused:
             print(f"{row.mechanism}: not here: {row.refused}")
+    print(", ".join(f"{what}: {name}" for what, name in found.best.items()))
     print(found.advice)
 
 

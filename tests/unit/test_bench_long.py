@@ -103,6 +103,8 @@ def test_every_mechanism_is_measured_or_says_why_not(shape):
             assert row.peak_bytes is not None
             assert row.peak_bytes > 0
     assert found.rows["full"].measured
+    assert {*found.best} == {"fastest", "smallest", "nearest"}
+    assert found.best["nearest"] != "full"
     assert found.rows["window"].measured
     json.dumps(found.as_dict())
 
