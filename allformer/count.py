@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 
 from allformer import config
 from allformer.config.counting import Part
+from allformer.config.remix import mixes_fully, remix
+from allformer.errors import ConfigError
 
-__all__ = ["Count", "Part", "count"]
+__all__ = ["Count", "Part", "count", "with_full_attention"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Count:
     cache_bytes_per_token: int
     activation_bytes: int
     dtype_bytes: int = field(default=2)
+    state_bytes: int = 0  # what generating remembers of `length` tokens
 
     @property
     def parameters(self) -> int:
@@ -64,6 +67,7 @@ class Count:
             "cost_split": {name: round(x, 6) for name, x in self.cost_split.items()},
             "cache_bytes_per_token": self.cache_bytes_per_token,
             "activation_bytes_per_sequence": self.activation_bytes,
+            "state_bytes": self.state_bytes,
             "parameter_bytes": self.parameters * self.dtype_bytes,
             "parts": [vars(part) for part in self.parts],
         }
@@ -82,6 +86,21 @@ def count(model: config.Model, length: int = 512, dtype_bytes: int = 2) -> Count
     """
     stacks = model.stacks.values()
     cache = sum(b.attention.cached(s.dim) for s in stacks if s.causal for b in s.blocks)
+    state = sum(b.attention.state(s.dim, length) for s in stacks if s.causal for b in s.blocks)
     kept = sum(stack.kept for stack in stacks) * length
     parts = tuple(model.lines(length))
-    return Count(parts, length, cache * dtype_bytes, kept * dtype_bytes, dtype_bytes)
+    cache, kept, state = (size * dtype_bytes for size in (cache, kept, state))
+    return Count(parts, length, cache, kept, dtype_bytes, state)
+
+
+def with_full_attention(model: config.Model) -> config.Model | None:
+    """The same tree with full attention in each layer, to compare with; None: it has it, or cannot.
+
+    `count(with_full_attention(preset("mistral-7b")), 65_536)`
+    """
+    if mixes_fully(model):
+        return None
+    try:
+        return remix(model, config.Full())
+    except ConfigError:  # its projections are another mixer's
+        return None

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from allformer.cli import understand, vectors, write
+from allformer.cli import bench, understand, vectors, write
 from allformer.cli.audit import audit
 from allformer.cli.common import Device, say, show
 from allformer.cli.convert import convert
 from allformer.cli.entry import run
 from allformer.cli.evaluate import EVALUATE, absolute, evaluate
 from allformer.cli.help import App, Verbs
+from allformer.cli.info import INFO, info
 from allformer.cli.replay import REPLAY, replay
 from allformer.cli.report import REPORT, report
 from allformer.cli.reproduce import REPRODUCE, reproduce
@@ -163,45 +163,8 @@ def train(
     )
 
 
-@app.command(
-    epilog="Examples: `allformer info original-base`; `allformer info demo --length 64`; "
-    "`allformer info` lists the presets."
-)
-def info(
-    what: Annotated[
-        str | None, typer.Argument(help="A preset, a config.json or a run directory.")
-    ] = None,
-    length: Annotated[int, typer.Option(help="Sequence length to count at.")] = 512,
-    dtype_bytes: Annotated[int, typer.Option(help="Bytes of a number: 2 or 4.")] = 2,
-    as_json: AsJson = False,
-) -> None:
-    """Parameters by part, operations and memory of a model, by formula, at any length."""
-    from allformer.cli.tables import count_tables, presets_table
-    from allformer.count import count
-    from allformer.families import presets
-
-    if length < 1 or dtype_bytes not in (1, 2, 4, 8):
-        raise AllformerError(
-            f"--length {length} --dtype-bytes {dtype_bytes}: the length must be at least 1, "
-            f"the bytes 1, 2, 4 or 8"
-        )
-    if what is None:
-        counts = {name: count(_config(name), length, dtype_bytes) for name in presets()}
-        if as_json:
-            print(json.dumps({name: table.as_dict() for name, table in counts.items()}))
-        else:
-            show(presets_table(counts))
-        return
-    config = _config(what)
-    table = count(config, length, dtype_bytes)
-    if as_json:
-        grown = {n: count(config, n, dtype_bytes).as_dict()["cost_split"] for n in _LENGTHS}
-        print(json.dumps({"name": what, **table.as_dict(), "cost_split_by_length": grown}))
-        return
-    for piece in count_tables(what, table, [count(config, n, dtype_bytes) for n in _LENGTHS]):
-        show(piece)
-
-
+app.command(epilog=INFO)(info)
+app.add_typer(bench.app)
 app.command(epilog=EVALUATE)(evaluate)
 app.command(epilog=REPORT)(report)
 app.command(epilog=REPLAY)(replay)
@@ -227,32 +190,6 @@ app.command(
     "`allformer audit checkpoint/`; `allformer audit my_model.py:build --consistency`; "
     "`allformer audit --teach`"
 )(audit)
-
-_LENGTHS = (128, 512, 2048, 8192, 32768, 131072)
-
-
-# --- helpers ------------------------------------------------------------------------------------
-
-
-def _config(what: str) -> Any:
-    from allformer.checkpoint.load import read_config_of
-    from allformer.config import Model
-    from allformer.families import preset, presets
-
-    path = Path(what) / "config.json" if Path(what).is_dir() else Path(what)
-    if not path.is_file():
-        if what in presets():
-            return preset(what)
-        near = get_close_matches(what, presets(), n=3, cutoff=0.5)
-        raise AllformerError(
-            f"{what!r} is neither a preset, nor a config.json, nor a directory with one; "
-            + (f"did you mean {' or '.join(near)}? " if near else "")
-            + "`allformer info` lists the presets"
-        )
-    config = read_config_of(path)
-    if not isinstance(config, Model):
-        raise AllformerError(f"{path} holds a {type(config).__name__}, which is no whole model")
-    return config
 
 
 def main() -> None:

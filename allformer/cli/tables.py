@@ -98,7 +98,7 @@ def count_tables(name: str, count: Count, grown: Sequence[Count]) -> list[Table]
     cost.add_row("forward FLOPs per token", f"{count.flops_per_token:,}")
     cost.add_row("weights", _bytes(count.parameters * count.dtype_bytes))
     cost.add_row("key/value cache per token", _bytes(count.cache_bytes_per_token))
-    cost.add_row("key/value cache", _bytes(count.cache_bytes_per_token * count.length))
+    cost.add_row("remembered while generating", _bytes(count.state_bytes))
     cost.add_row("activations for one sequence's backward", _bytes(count.activation_bytes))
     growth = Table(title="as the length grows", title_justify="left")
     columns = ("attention O(n²·d)", "feed-forward O(n·d·f)", "projections, head", "FLOPs per token")
@@ -112,6 +112,59 @@ def count_tables(name: str, count: Count, grown: Sequence[Count]) -> list[Table]
             f"{c.flops_per_token:,}",
         )
     return [parts, cost, growth]
+
+
+def length_table(own: Sequence[Count], full: Sequence[Count] | None) -> Table:
+    """What long sequences cost; `full`: the same model with full attention, beside it."""
+    table = Table(title="long sequences", title_justify="left")
+    table.add_column("tokens n", justify="right")
+    names = ("FLOPs per token", "activations", "generating remembers")
+    shown = [name for name in names if name != names[-1] or any(c.state_bytes for c in own)]
+    for name in shown:
+        table.add_column(name, justify="right")
+        if full is not None and name != names[1]:
+            table.add_column("with full attention", justify="right", style="dim")
+    for i, c in enumerate(own):
+        cells = {
+            names[0]: [_count(x.flops_per_token) for x in (c, *_beside(full, i))],
+            names[1]: [_bytes(c.activation_bytes)],
+            names[2]: [_bytes(x.state_bytes) for x in (c, *_beside(full, i))],
+        }
+        table.add_row(f"{c.length:,}", *(cell for name in shown for cell in cells[name]))
+    return table
+
+
+def _beside(counts: Sequence[Count] | None, i: int) -> list[Count]:
+    return [] if counts is None else [counts[i]]
+
+
+def _count(number: float) -> str:
+    """`_count(1_234_567)` → "1.23 M"."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:g}"
+
+
+def mechanisms_table(name: str, found: Any) -> Table:
+    """Each mechanism's time, memory and nearness, with the ratio to full attention."""
+    work = "forward and backward" if found.train else "forward"
+    title = f"{name}, {found.length:,} tokens, {work}, {found.dtype} on {found.device}"
+    table = Table(title=title, title_justify="left")
+    for column in ("mechanism", "ms", "× full", "peak memory", "of full", "error", "weights"):
+        table.add_column(column, justify="left" if column in ("mechanism", "weights") else "right")
+    full = found.rows["full"]
+    for row in found.rows.values():
+        if not row.measured:
+            continue
+        speed = size = ""
+        if full.measured:
+            speed = f"{full.seconds / row.seconds:.2f}"
+            size = f"{row.peak_bytes / max(1, full.peak_bytes):.2f}"
+        weights = f"{row.fresh} fresh" if row.fresh else "kept"
+        cells = (f"{1000 * row.seconds:,.1f}", speed, _bytes(row.peak_bytes), size)
+        table.add_row(row.mechanism, *cells, f"{row.error:.3g}", weights)
+    return table
 
 
 def plan_table(name: str, plan: Any) -> Table:

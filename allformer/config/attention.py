@@ -61,6 +61,10 @@ class Attention(Config):
         """Numbers of one token that decoding keeps."""
         return self.mixer.cached(self, dim)
 
+    def state(self, dim: int, n: int) -> int:
+        """Numbers that decoding remembers after n tokens."""
+        return self.mixer.state(self, dim, n)
+
     def line(self, name: str, dim: int, n: int, causal: bool) -> Part:
         """Its line in the count, at n tokens."""
         rows, inner = self.mixer.projections(self, dim), self.heads * self.size(dim)

@@ -58,3 +58,8 @@ class Features(Mixer):
 
     def cached(self, attention: Heads, dim: int) -> int:
         return 0  # the sums do not grow with the tokens
+
+    def state(self, attention: Heads, dim: int, n: int) -> int:
+        size = attention.size(dim)
+        sums = (self.count or size) * (size + 1)  # Σ φ(k) v and Σ φ(k)
+        return attention.groups * (sums + (self.kind == "favor"))  # the largest exponent so far

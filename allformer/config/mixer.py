@@ -12,7 +12,8 @@ from allformer.config.counting import Heads, Layers
 class Mixer(Config, slot=True):
     """What makes a context of projections. One that has tensors of its own must say `parameters`,
     or `af.count` disagrees with what is built; one that is not full attention, `keys` or, where
-    queries meet no keys, `flops`; one that does not remember keys and values, `cached`."""
+    queries meet no keys, `flops`; one that does not remember keys and values, `cached`; one that
+    remembers a part of the tokens or their sums, `state`."""
 
     distances: ClassVar[bool] = True  # turned queries and keys meet by their distance alone
     chunk: int | None = None  # rows are cut into chunks so long; all of a stack fill them up alike
@@ -57,6 +58,10 @@ class Mixer(Config, slot=True):
         """Numbers of one token that decoding keeps: a key and a value."""
         return 2 * attention.groups * attention.size(dim)
 
+    def state(self, attention: Heads, dim: int, n: int) -> int:
+        """Numbers that decoding remembers after n tokens; here they grow with the tokens."""
+        return n * self.cached(attention, dim)
+
 
 @dataclass(frozen=True)
 class Full(Mixer):
@@ -80,6 +85,9 @@ class Window(Mixer):
 
     def keys(self, n: int, causal: bool) -> float:
         return keys_within(self.left, self.right, n, causal, self.dilation)
+
+    def state(self, attention: Heads, dim: int, n: int) -> int:
+        return min(n, self.reach[0]) * self.cached(attention, dim)  # a ring
 
 
 def keys_within(left: int, right: int, n: int, causal: bool, dilation: int = 1) -> float:

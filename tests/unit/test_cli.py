@@ -79,6 +79,21 @@ def test_info_prints_the_count_as_a_table_and_as_json(allformer):
     assert set(json.loads(allformer("info", "--json").out)) >= {"original-base", "original-big"}
 
 
+def test_info_tells_the_costs_from_1k_to_1m_tokens_beside_full_attention(allformer):
+    told = json.loads(allformer("info", "gpt3-small", "--json").out)
+    own, full = told["costs_by_length"], told["costs_by_length_with_full_attention"]
+    assert [*own] == [*full] == [str(2**power) for power in range(10, 21, 2)]
+    last = own["1048576"]
+    assert last["state_bytes"] < 0.51 * full["1048576"]["state_bytes"], "half of it are windows"
+    assert last["activation_bytes"] == 1024 * own["1024"]["activation_bytes"]
+    shown = allformer("info", "gpt3-small").out
+    assert "1,048,576" in shown
+    assert "long sequences" in shown
+    assert "costs_by_length_with_full_attention" not in json.loads(
+        allformer("info", "gpt2", "--json").out
+    )
+
+
 def test_info_of_an_unknown_name_says_what_there_is(allformer):
     said = allformer("info", "original-huge")
     assert said.status == 1

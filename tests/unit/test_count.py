@@ -9,9 +9,19 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from allformer.config import Attention, EncoderDecoder, LMHead, Mixer, Tokens
+from allformer.config import (
+    Attention,
+    EncoderDecoder,
+    Features,
+    Full,
+    LMHead,
+    Mixer,
+    Tokens,
+    Window,
+)  # fmt: skip
+from allformer.config.remix import remix
 from allformer.core.model import build
-from allformer.count import count
+from allformer.count import count, with_full_attention
 from allformer.families import preset
 from allformer.families.original import transformer
 from tests.models import KINDS, PAPER, SPREAD, decoder_only, tokens
@@ -170,3 +180,35 @@ def test_a_mixer_says_its_work_and_its_memory_where_queries_meet_no_keys():
         # what training keeps are the projections, whatever a mixer remembers of them
         assert table.activation_bytes == count(plain, length).activation_bytes
     assert count(plain).cache_bytes_per_token == len(plain.decoder.blocks) * 2 * 24 * 2
+
+
+def test_what_generating_remembers_grows_with_the_tokens_or_stays_within_the_window():
+    full = count(decoder_only(), 4096)
+    assert full.state_bytes == 4096 * full.cache_bytes_per_token
+    windowed = remix(decoder_only(), Window(64))
+    assert count(windowed, 32).state_bytes == 32 * full.cache_bytes_per_token
+    assert {count(windowed, n).state_bytes for n in (64, 4096, 1 << 20)} == {
+        64 * full.cache_bytes_per_token
+    }
+    assert with_full_attention(windowed) == decoder_only()
+    assert with_full_attention(decoder_only()) is None
+
+
+def held(state: object) -> int:
+    """Bytes of all tensors in a state."""
+    if isinstance(state, torch.Tensor):
+        return state.numel() * state.element_size()
+    parts = state.values() if isinstance(state, dict) else vars(state).values()
+    return sum(held(x) for x in parts if isinstance(x, torch.Tensor | dict))
+
+
+@pytest.mark.parametrize(
+    "mixer", [Full(), Window(32), Window(16, dilation=2), Features("elu"), Features("favor", 48)]
+)
+def test_the_formula_says_what_the_states_hold(mixer):
+    tree = remix(decoder_only(), mixer)
+    model = build(tree, seed=0).eval()
+    cache = model.new_cache()
+    with torch.no_grad():
+        model.step(torch.randint(1, 10, (1, 96)), cache)
+    assert sum(held(layer.own) for layer in cache.layers) == count(tree, 96, 4).state_bytes

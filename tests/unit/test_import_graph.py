@@ -23,7 +23,7 @@ LEVELS = [
     {"checkpoint"},
     {"train", "generate", "explain", "auditor", "tune"},
     {"evaluate", "tasks"},
-    {"demo", "lm_eval", "reproduce", "run_facts", "run_report", "serve"},
+    {"bench", "demo", "lm_eval", "reproduce", "run_facts", "run_report", "serve"},
     {"cli"},
     {"__init__", "__main__"},
 ]

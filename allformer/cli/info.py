@@ -1,0 +1,90 @@
+"""`allformer info [MODEL]`: what a model is made of and what it costs, by formula."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from allformer.cli.common import show
+from allformer.errors import AllformerError
+
+INFO = (
+    "Examples: `allformer info original-base`; `allformer info demo --length 64`; "
+    "`allformer info` lists the presets."
+)
+LENGTHS = (128, 512, 2048, 8192, 32768, 131072)
+LONG = tuple(2**power for power in range(10, 21, 2))  # 1k … 1M
+
+
+def info(
+    what: Annotated[
+        str | None, typer.Argument(help="A preset, a config.json or a run directory.")
+    ] = None,
+    length: Annotated[int, typer.Option(help="Sequence length to count at.")] = 512,
+    dtype_bytes: Annotated[int, typer.Option(help="Bytes of a number: 2 or 4.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
+) -> None:
+    """Parameters by part, operations and memory of a model, by formula, at any length."""
+    from allformer.cli.tables import count_tables, length_table, presets_table
+    from allformer.count import count, with_full_attention
+    from allformer.families import presets
+
+    if length < 1 or dtype_bytes not in (1, 2, 4, 8):
+        raise AllformerError(
+            f"--length {length} --dtype-bytes {dtype_bytes}: the length must be at least 1, "
+            f"the bytes 1, 2, 4 or 8"
+        )
+    if what is None:
+        counts = {name: count(config_of(name), length, dtype_bytes) for name in presets()}
+        if as_json:
+            print(json.dumps({name: table.as_dict() for name, table in counts.items()}))
+        else:
+            show(presets_table(counts))
+        return
+    config = config_of(what)
+    table = count(config, length, dtype_bytes)
+    grown = [count(config, n, dtype_bytes) for n in LENGTHS]
+    long = [count(config, n, dtype_bytes) for n in LONG]
+    full = with_full_attention(config)
+    beside = None if full is None else [count(full, n, dtype_bytes) for n in LONG]
+    if as_json:
+        split = {each.length: each.as_dict()["cost_split"] for each in grown}
+        costs = {"costs_by_length": _costs(long)}
+        if beside is not None:
+            costs["costs_by_length_with_full_attention"] = _costs(beside)
+        print(json.dumps({"name": what, **table.as_dict(), "cost_split_by_length": split, **costs}))
+        return
+    for piece in (*count_tables(what, table, grown), length_table(long, beside)):
+        show(piece)
+
+
+def _costs(counts: Sequence[Any]) -> dict[int, dict[str, int]]:
+    names = ("flops_per_token", "activation_bytes", "state_bytes")
+    return {c.length: {name: getattr(c, name) for name in names} for c in counts}
+
+
+def config_of(what: str) -> Any:
+    """The tree of a preset, a config.json or a directory with one."""
+    from allformer.checkpoint.load import read_config_of
+    from allformer.config import Model
+    from allformer.families import preset, presets
+
+    path = Path(what) / "config.json" if Path(what).is_dir() else Path(what)
+    if not path.is_file():
+        if what in presets():
+            return preset(what)
+        near = get_close_matches(what, presets(), n=3, cutoff=0.5)
+        raise AllformerError(
+            f"{what!r} is neither a preset, nor a config.json, nor a directory with one; "
+            + (f"did you mean {' or '.join(near)}? " if near else "")
+            + "`allformer info` lists the presets"
+        )
+    config = read_config_of(path)
+    if not isinstance(config, Model):
+        raise AllformerError(f"{path} holds a {type(config).__name__}, which is no whole model")
+    return config

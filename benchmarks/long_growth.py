@@ -1,0 +1,129 @@
+"""How each mechanism of `long.py` grows: a small stack of it, at n, 2n, 4n … tokens."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from turns import turn
+
+import allformer as af
+from allformer import config
+from allformer.bench.measure import peak_bytes, seconds
+from allformer.config import Attention, Block, DecoderOnly, EncoderOnly, Feed, Stack, Tokens, repeat
+
+SEGMENT = 512  # of Transformer-XL
+
+
+class Shape(NamedTuple):
+    """What is measured on a device: the stack, and up to how many tokens."""
+
+    dim: int
+    heads: int
+    layers: int
+    forward: tuple[int, ...]
+    both: tuple[int, ...]
+
+
+SHAPES = {
+    "cuda": Shape(1024, 16, 2, *[tuple(2**i for i in range(12, 17))] * 2),  # 4k … 64k
+    "cpu": Shape(256, 4, 1, tuple(2**i for i in range(10, 15)), (1024, 2048, 4096)),
+}
+
+# The mixer at n tokens, and whether its stack is causal.
+GROWTH: dict[str, tuple[Callable[[int], config.Mixer], bool]] = {
+    "full": (lambda n: config.Full(), False),
+    "window": (lambda n: config.Window(256, 256), False),
+    "longformer": (lambda n: config.GlobalWindow(256, 256), False),
+    "bigbird": (lambda n: config.BlockSparse(64, 3, always=True), False),
+    "reformer": (lambda n: config.LSH(64, hashes=4, seed=0), False),
+    "linformer": (lambda n: config.LowRank(256, n), False),
+    "performer": (lambda n: config.Features("favor", 256), True),
+    "linear": (lambda n: config.Features("elu"), True),
+    "xl": (lambda n: config.Full(), True),
+}
+
+
+def tree(
+    mixer: config.Mixer, causal: bool, shape: Shape, relative: config.Relative | None = None
+) -> config.Model:
+    """Layers with a narrow feed-forward, so that attention is what is seen."""
+    attention = Attention(shape.heads, mixer=mixer)
+    block = Block(attention, Feed(shape.dim, act="gelu"), norm_at="pre", dropout=0.0)
+    stack = Stack(
+        shape.dim, Tokens(256), None, repeat(block, shape.layers), causal=causal, dropout=0.0,
+        relative=relative,
+    )  # fmt: skip
+    return DecoderOnly(stack) if causal else EncoderOnly(stack)
+
+
+def grow(name: str, device: torch.device, args: Any) -> dict[str, Any]:
+    """Forward, and forward and backward, at each length."""
+    shape = SHAPES[device.type]
+    rows = []
+    for work in ("forward", "both"):
+        for n in getattr(shape, work):
+            if args.longest and n > args.longest:
+                continue
+            rows.append({"work": work, "tokens": n, **measure(name, n, shape, device, work, args)})
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+    return {"rows": rows}
+
+
+def measure(
+    name: str, n: int, shape: Shape, device: torch.device, work: str, args: Any
+) -> dict[str, float]:
+    """One case at one length: milliseconds, MiB."""
+    mixer, causal = GROWTH[name]
+    relative = config.XLRelative(memory=SEGMENT) if name == "xl" else None
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model: Any = af.build(tree(mixer(n), causal, shape, relative), device=device, seed=0).to(dtype)
+    ids = torch.randint(256, (1, n), device=device)
+    inputs = {"input_ids": ids}
+    if name == "longformer":
+        marks = torch.zeros_like(ids)
+        marks[:, 0] = 1
+        inputs["global_attention_mask"] = marks
+    run = segments if name == "xl" else whole
+    with torch.set_grad_enabled(work == "both"):
+        call = run(model.eval(), inputs, learns=work == "both")
+        call()
+        call()
+        with turn(args.turns):
+            took = seconds(call, device, budget=0.4 if device.type == "cuda" else 2.0)
+            peak = peak_bytes(call, device)
+    return {"ms": 1000 * took, "mib": peak / 2**20}
+
+
+def whole(model: Any, inputs: dict[str, Tensor], learns: bool) -> Callable[[], None]:
+    """All tokens at once."""
+    (name,) = model.config.stacks
+
+    def call() -> None:
+        out = model.states(**inputs)[name]
+        if learns:
+            model.zero_grad(set_to_none=True)
+            out.backward(torch.ones_like(out))
+
+    return call
+
+
+def segments(model: Any, inputs: dict[str, Tensor], learns: bool) -> Callable[[], None]:
+    """Segment after segment, each with the memory of the one before; gradients stay inside."""
+    from allformer.core.inputs import Side
+
+    def call() -> None:
+        cache = model.new_cache()
+        model.zero_grad(set_to_none=True)
+        for piece in inputs["input_ids"].split(SEGMENT, dim=1):
+            side = Side(cache.grid(1, piece.shape[1], None), {"input_ids": piece}, piece)
+            out = model.hidden({"decoder": side}, cache=cache)["decoder"]
+            if learns:
+                out.backward(torch.ones_like(out))
+
+    return call

@@ -1,0 +1,163 @@
+"""`allformer bench long`: what is measured, whose weights, and what is advised."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import allformer as af
+from allformer.bench import Row, compare
+from allformer.bench.advice import advice
+from allformer.bench.fit import fit
+from allformer.bench.long import random_ids, tree_for
+from allformer.bench.measure import exponent, peak_bytes, seconds
+from allformer.bench.mechanisms import MECHANISMS, Mechanism, read_mechanisms
+from allformer.bench.plot import draw
+from allformer.cli.main import app
+from allformer.config import Learned, Window
+from allformer.config.remix import remix
+from allformer.errors import ConfigError
+from tests.models import PAPER, decoder_only, encoder_only
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def model():
+    tree = encoder_only(PAPER, position=Learned(16, offset=2))
+    return af.build(tree, seed=0).eval()
+
+
+def test_the_exponent_is_that_of_the_power_law():
+    lengths = [1000, 2000, 4000]
+    assert exponent(lengths, [3.0 * n for n in lengths]) == pytest.approx(1.0)
+    assert exponent(lengths, [0.1 * n * n for n in lengths]) == pytest.approx(2.0)
+    assert exponent(lengths, [5.0, 5.0, 5.0]) == pytest.approx(0.0)
+
+
+def test_the_peak_has_what_is_freed_before_the_end_and_not_what_was_there():
+    there = torch.zeros(1_000_000)
+
+    def call() -> torch.Tensor:
+        large = there + 1  # 4 MB
+        larger = large * large  # 8 MB
+        del large
+        return larger[:10].clone()
+
+    assert 8_000_000 <= peak_bytes(call, CPU) < 8_100_000
+    assert peak_bytes(lambda: there[:10].clone(), CPU) < 1000
+
+
+def test_a_call_is_timed_at_least_once_and_no_longer_than_the_budget():
+    calls: list[int] = []
+    assert seconds(lambda: calls.append(1), CPU, budget=0.0) >= 0.0
+    assert len(calls) == 1
+    seconds(lambda: calls.append(1), CPU, budget=10.0, most=3)
+    assert len(calls) == 4
+
+
+def test_weights_go_into_the_other_tree_and_positions_are_repeated(model):
+    tree = tree_for(model.config, Mechanism("window", 3), 40)
+    made, fresh = fit(model, tree)
+    assert not fresh
+    old, new = model.encoder.source.position.weight, made.encoder.source.position.weight
+    assert new.shape[0] == 42
+    assert torch.equal(new[:2], old[:2]), "the rows in front stand once"
+    assert torch.equal(new[2 + 16 : 2 + 32], old[2:]), "positions begin again"
+    for name, weight in made.state_dict().items():
+        if "position" not in name:
+            assert torch.equal(weight, model.state_dict()[name]), name
+
+
+def test_a_window_over_everything_is_full_attention_and_a_narrow_one_is_not(model):
+    found = compare(model, 24, mechanisms="window:24,window:1", budget=0.0)
+    assert found.rows["window:24"].error == pytest.approx(0.0, abs=1e-5)
+    assert found.rows["window:1"].error > 1e-3
+    assert [row.mechanism for row in found.rows.values()] == ["full", "window:24", "window:1"]
+
+
+@pytest.mark.parametrize("shape", [encoder_only, decoder_only])
+def test_every_mechanism_is_measured_or_says_why_not(shape):
+    model = af.build(shape(PAPER), seed=0).eval()
+    found = compare(model, 128, budget=0.0, train=True)
+    assert {*found.rows} == {"full", *MECHANISMS}
+    for row in found.rows.values():
+        assert row.measured != bool(row.refused), row
+        if row.measured:
+            assert row.error is not None
+            assert row.peak_bytes is not None
+            assert row.peak_bytes > 0
+    assert found.rows["full"].measured
+    assert found.rows["window"].measured
+    json.dumps(found.as_dict())
+
+
+def rows(**others: tuple[float, int, float]) -> dict[str, Row]:
+    both = {"full": (1.0, 1000, 0.0), **others}
+    return {name: Row(name, "", *figures) for name, figures in both.items()}
+
+
+def test_the_advice_is_the_nearest_of_those_that_gain():
+    found = rows(near=(0.5, 1000, 0.1), fast=(0.1, 100, 0.6), slow=(2.0, 1000, 0.01))
+    assert "take near: 2.0 × as fast" in advice(found, trained=True)
+    assert "take fast" in advice(found, trained=False)
+    assert "stay with full attention" in advice(rows(slow=(1.0, 990, 0.0)), trained=True)
+    small = rows(small=(1.1, 400, 0.2))
+    assert "take small" in advice(small, trained=True)
+
+
+def test_the_advice_passes_over_weights_that_are_fresh():
+    found = rows(near=(0.5, 1000, 0.3))
+    found["other"] = Row("other", "", 0.5, 1000, 0.1, fresh=4)
+    assert "take near" in advice(found, trained=True)
+
+
+def test_mechanisms_are_read_with_their_size_and_refused_by_name():
+    assert [str(each) for each in read_mechanisms("window:7, full")] == ["window:7", "full"]
+    assert read_mechanisms("window:7")[0].mixer(100, causal=True) == Window(7, 0)
+    with pytest.raises(ConfigError, match="did you mean window"):
+        read_mechanisms("windo")
+    with pytest.raises(ConfigError, match="whole number"):
+        read_mechanisms("window:x")
+
+
+def test_another_mixer_stands_in_every_layer_of_the_stack_that_is_named():
+    tree = remix(encoder_only(PAPER), Window(3, 3))
+    assert {block.attention.mixer for block in tree.encoder.blocks} == {Window(3, 3)}
+    seq2seq = remix(af.preset("original-tiny"), Window(3, 3), "encoder")
+    assert {b.attention.mixer for b in seq2seq.encoder.blocks} == {Window(3, 3)}
+    assert seq2seq.decoder == af.preset("original-tiny").decoder
+
+
+def test_random_tokens_are_no_padding():
+    model = af.build(af.preset("original-tiny"), device="meta")
+    assert not (random_ids(model, 5000) == model.config.encoder.tokens.pad_id).any()
+
+
+def test_the_command_prints_a_table_json_and_a_picture(tmp_path):
+    picture = tmp_path / "long.png"
+    call = ["bench", "long", "original-tiny", "--length", "64", "--mechanisms", "window:8"]
+    call += ["--device", "cpu"]
+    told = CliRunner().invoke(app, [*call, "--plot", str(picture)])
+    assert told.exit_code == 0, told.output
+    assert "window:8" in told.output
+    assert "at 64 tokens on cpu: " in told.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    found = json.loads(CliRunner().invoke(app, [*call, "--json"]).stdout)
+    assert [row["mechanism"] for row in found["rows"]] == ["full", "window:8"]
+    assert found["advice"]
+
+
+def test_a_text_needs_a_tokeniser(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("words")
+    said = CliRunner().invoke(app, ["bench", "long", "original-tiny", "--text", str(text)])
+    assert "give a checkpoint" in str(said.exception)
+
+
+def test_the_picture_of_many_mechanisms_is_written(tmp_path, model):
+    draw(compare(model, 32, mechanisms="window:2,window:4", budget=0.0), tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5000
