@@ -49,9 +49,10 @@ class Full(Mixer):
             return Plan(kernel, look, blocks=window_blocks(scene, self.reach, self.dilation))
         if isinstance(kernel, Banded):
             assert self.reach is not None
-            side = query if isinstance(query, Packed) else None
             band = band_of(scene, self.reach, self.dilation)
-            return Plan(kernel, Look(), query=side, key=side, band=band)
+            side = query if isinstance(query, Packed) else None
+            look = Look() if band.rows is None else None
+            return Plan(kernel, look, query=side, key=side, band=band)
         if not isinstance(query, Packed) or not isinstance(key, Packed):
             return self._grids(scene, Plan(kernel))
         if kernel.ragged:
