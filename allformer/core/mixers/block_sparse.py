@@ -71,7 +71,10 @@ class BlockSparse(Mixer):
         width = scene.query.total
         if width <= self.config.short:
             return self.full.plan(scene)
-        plan = Plan(scene.query, -(-width // self.config.block), scene.query.keep)
+        blocks = -(-width // self.config.block)
+        if torch.compiler.is_compiling():  # a graph of its own for each number of blocks
+            blocks = len([*range(blocks)])
+        plan = Plan(scene.query, blocks, scene.query.keep)
         if scene.kernel == "eager":
             return plan._replace(look=self._look(plan, scene))
         if fits(scene.device, scene.dtype, self.size, self.config.block):
