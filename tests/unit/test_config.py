@@ -378,7 +378,10 @@ PLAIN = {
 }
 # Names for a type and a range, as they stand in the annotations.
 RANGES = {"Positive": "int", "Natural": "int", "Probability": "float", "Activation": "str"}
-TUPLES = {"Stack.share", "Stack.blocks", "ClassHead.labels", "Attention.bias"}
+TUPLES = {
+    "Stack.share", "Stack.blocks", "ClassHead.labels", "Attention.bias", "Axial.shape",
+    "Axial.dims", "LSH.buckets",
+}  # fmt: skip
 
 
 def plain(annotation: str) -> str:
