@@ -100,7 +100,7 @@ class _Weigh(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor) -> tuple[Tensor, Tensor]:
         wide = widen(scores)
         total = wide.logsumexp(-1, keepdim=True)
-        weights = (wide - total).exp().to(scores.dtype)
+        weights = (wide - total).exp().to(scores.dtype)  # as transformers rounds −1e9 + log n
         ctx.save_for_backward(weights)
         return weights, total.squeeze(-1)
 
