@@ -114,7 +114,12 @@ def test_states_and_gradients_are_the_formula_pair_by_pair(norm_at, untie, clamp
 
 
 def test_a_memory_that_covers_all_reads_segments_as_one_text():
-    model = loud(tree(memory=40))
+    check_whole()
+
+
+def check_whole() -> None:
+    """Segments of unequal lengths, one of a single token, are one text."""
+    model: Any = loud(tree(memory=40))
     text = ids(30)
     with torch.no_grad():
         whole = model(input_ids=text)
@@ -142,7 +147,12 @@ def test_a_window_is_same_length():
 
 
 def test_memory_carries_no_gradient_but_its_keys_and_values_do():
-    model = loud(tree(memory=8))
+    check_no_gradient()
+
+
+def check_no_gradient() -> None:
+    """What is remembered is a constant; what looks at it learns."""
+    model: Any = loud(tree(memory=8))
     first, second = ids(5, 1), ids(5, 2)
     embedded = model.decoder.source.embedding(first) * DIM**0.5
     embedded = embedded.detach().requires_grad_()
@@ -190,8 +200,12 @@ def test_a_memory_of_zeros_is_looked_at_packed_or_on_a_grid():
 
 
 def test_rows_whose_memory_is_not_real_begin_anew():
+    check_fresh()
+
+
+def check_fresh() -> None:
     """What a reset at a document's start is."""
-    model = loud(tree(memory=8))
+    model: Any = loud(tree(memory=8))
     mems, text = model(input_ids=ids(8, 4)).mems, ids(5)
     real = torch.tensor([[True] * 8, [False] * 8])
     given = [m.transpose(0, 1) for m in mems]
@@ -204,7 +218,12 @@ def test_rows_whose_memory_is_not_real_begin_anew():
 
 
 def test_cached_is_uncached_and_generation_needs_no_more_than_its_memory():
-    model = loud(tree(memory=50))
+    check_cached()
+
+
+def check_cached() -> None:
+    """Greedy and with beams; and what is kept does not grow."""
+    model: Any = loud(tree(memory=50))
     prompt = ids(7)
     both = [
         model.generate(prompt, max_new_tokens=12, use_cache=use, do_sample=False, num_beams=beams)
@@ -213,7 +232,7 @@ def test_cached_is_uncached_and_generation_needs_no_more_than_its_memory():
     ]
     assert torch.equal(both[0], both[1])
     assert torch.equal(both[2], both[3])
-    short = loud(tree(memory=4))
+    short: Any = loud(tree(memory=4))
     cache = short.new_cache()
     with torch.no_grad():
         for step in ids(20).split(1, dim=1):
