@@ -10,11 +10,11 @@ import warnings
 import pytest
 import torch
 
-from tests.mutants import answers, families, mutants, states
+from tests.mutants import answers, families, linear, mutants, states
 from tests.mutants.mutants import Mutant
 from tests.mutants.plant import plant
 
-ROOMS = (mutants, states, answers, families)
+ROOMS = (mutants, states, answers, families, linear)
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]
 DEAR = ("any json", "compiled loss")  # a second, where others take a hundredth
