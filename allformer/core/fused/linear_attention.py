@@ -55,7 +55,7 @@ def whole_attention(q: Tensor, k: Tensor, v: Tensor, top: Tensor | None = None) 
     values, mass = k.transpose(-1, -2) @ v, k.sum(-2)
     grouped = q.reshape(*k.shape[:2], -1, q.shape[-1])  # B G R·T F
     out = _over(grouped @ values, grouped @ mass[..., None])
-    return out.view(*q.shape[:3], v.shape[-1])
+    return out.reshape(*q.shape[:3], v.shape[-1])
 
 
 def causal_attention(
@@ -67,7 +67,7 @@ def causal_attention(
     batch, groups, chunks, length = cut.k.shape[:4]
     shape = (batch, groups, chunks, -1, length)  # of queries: B G C R L
     known, highest = _known(cut, before)  # before each chunk, and after the last
-    scores = (cut.q @ cut.k.transpose(-1, -2)).view(*shape, length)
+    scores = (cut.q @ cut.k.transpose(-1, -2)).reshape(*shape, length)
     fade = None
     if cut.top is None:
         scores = scores.tril()
@@ -78,11 +78,11 @@ def causal_attention(
         pairs = (cut.top[..., None, :] - met[..., None]).tril()  # 0 above: exp stays finite
         scores = scores * pairs.exp().tril()[:, :, :, None]
         fade = (highest[:, :, :-1, None] - met).exp()[:, :, :, None, :, None]  # B G C 1 L 1
-    above = (cut.q @ known.values[:, :, :-1]).view(*shape, v.shape[-1])
-    below = (cut.q @ known.mass[:, :, :-1, :, None]).view(*shape, 1)
+    above = (cut.q @ known.values[:, :, :-1]).reshape(*shape, v.shape[-1])
+    below = (cut.q @ known.mass[:, :, :-1, :, None]).reshape(*shape, 1)
     if fade is not None:
         above, below = above * fade, below * fade
-    above = above + (scores.flatten(3, 4) @ cut.v).view(above.shape)
+    above = above + (scores.flatten(3, 4) @ cut.v).reshape(above.shape)
     out = _over(above, below + scores.sum(-1, keepdim=True))
     out = out.transpose(2, 3).reshape(batch, q.shape[1], chunks * length, -1)[:, :, : q.shape[2]]
     last = None if highest is None else highest[:, :, -1]

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from zlib import crc32
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
@@ -139,7 +138,7 @@ class Features(Mixer):
         """φ(q) B H T F, φ(k) B G T F (zeros where `keep`, B 1 T, is False), and log of what φ(k)
         was divided by, B G T."""
         if not self.favor:
-            q, k = F.elu(q) + 1, F.elu(k) + 1
+            q, k = elu(q), elu(k)
             return q, k if keep is None else k * keep[..., None], None
         draws = self.draws.to(q.dtype).T * self.scale**0.5  # D F
         q, norm = q @ draws, k.square().sum(-1, keepdim=True) * (self.scale / 2)
@@ -151,6 +150,12 @@ class Features(Mixer):
         if keep is not None:
             k, top = k * keep[..., None], top.masked_fill(~keep, float("-inf"))
         return q, k, top
+
+
+def elu(x: Tensor) -> Tensor:
+    """elu(x) + 1: x + 1 above zero, exp(x) below. Not by `F.elu`, whose gradient torch 2.13 lays
+    out otherwise in a compiled graph than it is told."""
+    return x.relu() + x.clamp_max(0).exp()
 
 
 def orthogonal(count: int, size: int, generator: torch.Generator) -> Tensor:
