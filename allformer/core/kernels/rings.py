@@ -48,7 +48,7 @@ def ring_blocks(own: Ring, tokens: int, device: torch.device) -> BlockMask:
         seen |= meets
     none = torch.zeros_like(seen)
     blocks: BlockMask = BlockMask.from_kv_blocks(
-        *_ordered(seen), *_ordered(none), BLOCK, None, (tokens, tokens)
+        *_ordered(seen, number), *_ordered(none, number), BLOCK, None, (tokens, tokens)
     )
     return blocks
 
