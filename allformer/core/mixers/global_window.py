@@ -5,7 +5,7 @@
 
 Work and memory are T · (window + E), never T²: the window goes through `banded` in chunks, with the
 global tokens as keys that everybody sees; on a GPU through FlexAttention, which leaves out blocks
-without a window or a global token, or, where weights are dropped out, through flash attention.
+without a window or a global token, or, for shorter rows and dropout, through flash attention.
 Padding sees nobody and gets zeros.
 
 Legend: B rows, T width, N packed tokens, H heads, G key/value heads, D head size, E the most global
@@ -113,16 +113,15 @@ class GlobalWindow(Mixer):
         found = self._globals(scene, keep)
         if scene.kernel == "eager" or listening_exactly():
             return Plan(layout, scene.kernel, keep, found, self._look(scene, keep, found))
-        if self._drops and self._flashes(scene):
-            rows, marked = rows_of(layout, scene.device), None
-            if found is not None:
-                marked = marked_tokens(layout, *found)
-            return Plan(layout, scene.kernel, keep, found, rows=rows, marked=marked)
         if self._flexes(scene):
             marks = None if found is None else found.marks
             size = layout.rows, layout.total
             blocks = global_blocks(size, self._reach, keep, marks, scene.device)
             return Plan(layout, scene.kernel, keep, found, blocks=blocks)
+        if self._flashes(scene):
+            rows = rows_of(layout, scene.device)
+            marked = None if found is None else marked_tokens(layout, *found)
+            return Plan(layout, scene.kernel, keep, found, rows=rows, marked=marked)
         return Plan(layout, scene.kernel, keep, found)
 
     @property
