@@ -73,12 +73,18 @@ def rows_of(layout: Layout, device: torch.device) -> Rows:
     return Rows(starts, layout.rows, layout.width)
 
 
-def unbroken(layout: Layout) -> Tensor | bool:
-    """Whether tokens that lie side by side stand side by side: no padding inside a row."""
+def unbroken(layout: Layout) -> bool:
+    """Whether tokens that lie side by side stand side by side: no padding inside a row.
+
+    While a step of training is captured nothing can be asked of the device; its rows have none.
+    """
     if not isinstance(layout, Packed):
         return layout.keep is None
+    if layout.cells.is_cuda and torch.cuda.is_current_stream_capturing():
+        return True
     place = layout.cells % layout.total
-    return (place - place.index_select(0, _firsts(layout)) == layout.numbers).all()
+    apart = place - place.index_select(0, _firsts(layout)) != layout.numbers
+    return not bool(apart.any())
 
 
 def _firsts(layout: Packed) -> Tensor:

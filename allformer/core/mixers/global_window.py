@@ -134,7 +134,7 @@ class GlobalWindow(Mixer):
 
     def _flashes(self, scene: Scene) -> bool:
         case = Case(scene.kernel, scene.device, scene.dtype, self.size, packed=True)
-        return RaggedFlash().fits(case) and bool(unbroken(scene.query))
+        return RaggedFlash().fits(case) and unbroken(scene.query)
 
     def _flexes(self, scene: Scene) -> bool:
         window, drops = sum(self._reach) + 1, self._drops > 0
