@@ -149,15 +149,8 @@ class GlobalWindow(Mixer):
         marks = _marks(scene)
         if marks is None:
             return None
-        marks = marks if keep is None else marks & keep
-        most = int(marks.sum(1).max())  # the one look at the device, for all layers
-        if not most:
-            return None
-        number = torch.arange(most, device=marks.device)
-        order = torch.argsort(marks.int(), dim=1, descending=True, stable=True)
-        real = number < marks.sum(1, keepdim=True)
-        cells = marks.flatten().nonzero().squeeze(1)
-        return Globals(marks, order[:, :most], real, cells)
+        found: Globals | None = _find(marks if keep is None else marks & keep)
+        return found
 
     def _look(self, scene: Scene, keep: Tensor | None, found: Globals | None) -> Look:
         """Who looks at whom, as a mask over all pairs: B 1 T T."""
@@ -266,6 +259,19 @@ class GlobalWindow(Mixer):
         flat = context.transpose(1, 2).reshape(rows * width, heads, size)
         flat = flat.index_copy(0, found.cells, whole.transpose(1, 2)[found.real])
         return flat.view(rows, width, heads, size).transpose(1, 2)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _find(marks: Tensor) -> Globals | None:
+    """How many there are is a size, so a compiled graph ends before this and begins anew."""
+    most = int(marks.sum(1).max())  # the one look at the device, for all layers
+    if not most:
+        return None
+    number = torch.arange(most, device=marks.device)
+    order = torch.argsort(marks.int(), dim=1, descending=True, stable=True)
+    real = number < marks.sum(1, keepdim=True)
+    cells = marks.flatten().nonzero().squeeze(1)
+    return Globals(marks, order[:, :most], real, cells)
 
 
 def _columns(x: Tensor, columns: Tensor) -> Tensor:
