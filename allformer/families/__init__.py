@@ -13,6 +13,7 @@ from allformer.families import (
     bart,
     bert,
     big_bird,
+    bigbird_pegasus,
     gpt2,
     gpt3,
     llama,
@@ -26,7 +27,7 @@ from allformer.families import (
 from allformer.families.family import Family
 
 # In this order they are asked whether they can say a fresh model: T5 before its twin mT5.
-_ALL = (bert, roberta, albert, big_bird, gpt2, llama, marian, bart, mbart, t5, mt5)
+_ALL = (bert, roberta, albert, big_bird, gpt2, llama, marian, bart, mbart, bigbird_pegasus, t5, mt5)
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
 for _family in FAMILIES.values():
