@@ -16,7 +16,7 @@ CONFIGS = {
     "bert": hf.BertConfig, "roberta": hf.RobertaConfig, "albert": hf.AlbertConfig,
     "gpt2": hf.GPT2Config, "llama": hf.LlamaConfig, "marian": hf.MarianConfig,
     "bart": hf.BartConfig, "mbart": hf.MBartConfig, "t5": hf.T5Config, "mt5": hf.MT5Config,
-    "big_bird": hf.BigBirdConfig,
+    "big_bird": hf.BigBirdConfig, "bigbird_pegasus": hf.BigBirdPegasusConfig,
 }  # fmt: skip
 
 
