@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import allformer as af
 from allformer import config
 from allformer.config import BlockSparse
 from allformer.core.fused import has_triton
-from allformer.core.kernels import flex
 from allformer.core.kernels.tiles import attend, make_tiles, pad_tiles
 from allformer.core.layout import Grid
 from allformer.core.mixers.block_sparse import BlockSparse as Mixer
@@ -179,11 +177,6 @@ def test_the_count_of_keys_is_that_of_the_blocks(n, random):
 # --- tiles: the GPU's form, which runs anywhere uncompiled ----------------------------------------
 
 
-@pytest.fixture
-def uncompiled(monkeypatch):
-    monkeypatch.setattr(flex, "_compiled", lambda: flex_attention)
-
-
 def tiled(q, k, v, mixer, drawn, keep, scale):
     length = q.shape[2]
     blocks = -(-length // mixer.block)
@@ -201,7 +194,7 @@ def tiled(q, k, v, mixer, drawn, keep, scale):
 @pytest.mark.parametrize(
     ("block", "length"), [(64, 520), (32, 400), (128, 1000), (64, 1024)], ids=str
 )
-def test_tiles_are_the_mixer(block, length, drawn, padded, uncompiled):
+def test_tiles_are_the_mixer(block, length, drawn, padded):
     mixer = BlockSparse(block, 1, seed=2, table=length)
     module = Mixer(config.Attention(2, 1, mixer=mixer), 8, "here").train(drawn)
     keep = right_padding([length, length - 70], length).bool() if padded else None
