@@ -16,7 +16,7 @@ from allformer import config
 from allformer.config import BlockSparse
 from allformer.core import gathered as gathering
 from allformer.core.fused import has_triton
-from allformer.core.kernels import flex
+from allformer.core.kernels import tiles
 from allformer.core.kernels.tiles import attend, make_tiles, pad_tiles
 from allformer.core.layout import Grid
 from allformer.core.mixers.block_sparse import BlockSparse as Mixer
@@ -205,7 +205,7 @@ def test_the_count_of_keys_is_that_of_the_blocks(n, random):
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-    monkeypatch.setattr(flex, "_compiled", lambda: flex_attention)
+    monkeypatch.setattr(tiles, "_compiled", lambda: flex_attention)
 
 
 def tiled(q, k, v, mixer, drawn, keep, scale):

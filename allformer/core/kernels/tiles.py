@@ -9,6 +9,7 @@ Legend: B batch, H heads, T tokens, n blocks of b tokens, m tiles, r random bloc
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import log
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from allformer.core.fused import HALF, has_triton
-from allformer.core.kernels import flex
 from allformer.core.kernels.flex import BLOCK, SIZES
 from allformer.core.random_blocks import Slots, table_of
 
@@ -55,7 +55,7 @@ def make_tiles(slots: Slots, block: int, blocks: int, length: int, repeated: int
     if repeated:
         return Tiles(mask, _first_more(block, blocks, log(1 + repeated)))
     if bool((table > 1).any()):
-        return Tiles(mask, _by_table(table.float().log(), block))
+        return Tiles(mask, _by_table(table.clamp_min(1).float().log(), block))
     return Tiles(mask, None)
 
 
@@ -77,12 +77,23 @@ def pad_tiles(tiles: Tiles, keep: Tensor) -> Tiles:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, scale: float) -> Tensor:
     """q B H T D, k and v B G T D → B H T D."""
-    call: Any = flex_attention if torch.compiler.is_compiling() else flex._compiled()
     gqa = q.shape[1] != k.shape[1]
-    out: Tensor = call(
-        q, k, v, score_mod=tiles.added, block_mask=tiles.mask, scale=scale, enable_gqa=gqa
-    )
+    limits: Any = torch._dynamo.config
+    # Left to itself torch gives up after eight kinds of call, and then computes all pairs.
+    with limits.patch(recompile_limit=256, accumulated_recompile_limit=1024):
+        out: Tensor = _compiled()(
+            q, k, v, score_mod=tiles.added, block_mask=tiles.mask, scale=scale, enable_gqa=gqa
+        )
     return out
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(_flex, dynamic=False)
+
+
+def _flex(*args: Any, **more: Any) -> Any:
+    return flex_attention(*args, **more)  # torch counts what is compiled by function
 
 
 def _in_tiles(seen: Tensor, block: int, tiles: int) -> tuple[Tensor, Tensor]:
