@@ -54,7 +54,7 @@ def make_tiles(slots: Slots, block: int, blocks: int, length: int, repeated: int
     if repeated:
         return Tiles(mask, _first_more(block, blocks, log(1 + repeated)))
     if bool((table > 1).any()):
-        return Tiles(mask, _by_table(table.float().log(), block))
+        return Tiles(mask, _by_table(table.clamp_min(1).float().log(), block))
     return Tiles(mask, None)
 
 
@@ -78,6 +78,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, scale: float) -> Tenso
     """q B H T D, k and v B G T D → B H T D."""
     out: Tensor = call_flex(q, k, v, tiles.mask, scale, score_mod=tiles.added)
     return out
+
+
+def _flex(*args: Any, **more: Any) -> Any:
+    return flex_attention(*args, **more)  # torch counts what is compiled by function
 
 
 def _in_tiles(seen: Tensor, block: int, tiles: int) -> tuple[Tensor, Tensor]:
