@@ -103,6 +103,7 @@ def test_the_same_numbers_in_short_rows(case, written):
     check_forward(case.name, "right", written[case.name], (4, 2))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", [c.name for c in CASES if c.labels != "none"])
 def test_the_same_training(name, side, written, monkeypatch):

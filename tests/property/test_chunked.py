@@ -123,6 +123,7 @@ def check_naive(mixer, width: int, causal: bool, side: str) -> None:
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("width", [16, 21])
@@ -440,7 +441,7 @@ def test_a_feed_forward_layer_in_chunks_is_the_same_and_keeps_less():
 # --- on a GPU -------------------------------------------------------------------------------------
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("chunk", [16, 96, 128])
 @pytest.mark.parametrize("causal", [False, True])
@@ -517,7 +518,8 @@ def big(mixer, causal: bool):
     return af.build(made, seed=0).cuda().eval()
 
 
-@pytest.mark.parametrize("size", [16, 96, 128, 200, 256])
+@pytest.mark.every(3)
+@pytest.mark.parametrize("size", [16, 96, 128, 200])
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (1, 1), (3, 0), (0, 0), (2, 3)])
 def test_blocks_that_meet_are_those_with_chunks_that_meet(size, before, after):
     for chunks in (8, 11):
