@@ -164,6 +164,14 @@ def test_the_same_text_without_a_cache(prompt, written):
     assert torch.equal(written_text(ours, ids, **options), written_text(theirs, ids, **options))
 
 
+@pytest.mark.parametrize("prompt", [8, 24])
+def test_the_same_text_with_cached_buckets(prompt, written):
+    theirs, ours = zoo.oracle(BY_NAME["writes"]), af.load(written["writes"])
+    ids = zoo.batch(BY_NAME["writes"], theirs, "none")["input_ids"][:1, :prompt]
+    said = [written_text(model, ids, max_new_tokens=8) for model in (ours, theirs)]
+    assert torch.equal(*said)
+
+
 def stepwise(model, ids, prompt: int, ours: bool):
     """Logits of a row read in steps behind a prompt."""
     said = []
