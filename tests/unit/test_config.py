@@ -378,7 +378,10 @@ PLAIN = {
 }
 # Names for a type and a range, as they stand in the annotations.
 RANGES = {"Positive": "int", "Natural": "int", "Probability": "float", "Activation": "str"}
-TUPLES = {"Stack.share", "Stack.blocks", "ClassHead.labels", "Attention.bias"}
+TUPLES = {
+    "Stack.share", "Stack.blocks", "ClassHead.labels", "Attention.bias", "AdaptiveTokens.cutoffs",
+    "AdaptiveHead.shares",
+}  # fmt: skip
 
 
 def plain(annotation: str) -> str:
