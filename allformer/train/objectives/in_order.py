@@ -139,8 +139,8 @@ class InOrder:
         labels = np.where(there, self._token(places, places), IGNORE)
         keep = None if not self.alone and there.all() else torch.from_numpy(there)
         tokens = int(said.sum())
-        read, labels, begins = (torch.from_numpy(x) for x in (ids, labels, fresh.copy()))
-        return SegmentBatch(read, Grid(*ids.shape, keep), labels, begins, tokens)
+        read, say, begins = (torch.from_numpy(x) for x in (ids, labels, fresh.copy()))
+        return SegmentBatch(read, Grid(len(index), self.length, keep), say, begins, tokens)
 
     def _token(self, places: Array, owners: Array) -> Array:
         """The tokens at these places, as those in the documents of `owners` see them: what stands
