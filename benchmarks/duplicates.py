@@ -99,7 +99,7 @@ def shown(results: dict[str, Any]) -> str:
     rows, said = [], []
     for name, result in results.items():
         if "error" in result:
-            said.append(f"{name}: {result['error']}")
+            said.append(f"{name}: {result['error']}; so far {result['so far']}")
         elif name == "full":
             said.append(f"full attention: {100 * result['accuracy']['full']:.2f} %")
         else:

@@ -172,7 +172,7 @@ def shown(times: dict[str, Any], results: dict[str, Any]) -> str:
         peak = timed.get("MiB")
         rows.append([
             SAID[name],
-            f"{100 * result['accuracy']:.1f} %" if "accuracy" in result else "–",
+            _accuracy(result),
             f"{timed['ms']:.1f}" if "ms" in timed else "–",
             f"{peak:,.0f}" if peak is not None else "–",
             f"{result['parameters']:,}" if "parameters" in result else "–",
@@ -180,6 +180,15 @@ def shown(times: dict[str, Any], results: dict[str, Any]) -> str:
         failed += [f"{name}: {x['error']}" for x in (timed, result) if "error" in x]
     head = ["mechanism", "accuracy", "ms a step", "MiB", "parameters"]
     return "\n".join([table(head, rows), *failed])
+
+
+def _accuracy(result: dict[str, Any]) -> str:
+    if "accuracy" in result:
+        return f"{100 * result['accuracy']:.1f} %"
+    row = result.get("so far", {})
+    if "validation_accuracy" not in row:
+        return "–"
+    return f"{100 * row['validation_accuracy']:.1f} % (stopped, step {row['step']})"
 
 
 def _say(line: str) -> None:

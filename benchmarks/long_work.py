@@ -35,7 +35,7 @@ def commands(args: Any, late: float) -> dict[str, list[str]]:
         return [sys.executable, str(HERE / f"{name}.py"), *map(str, (*out, *more))]
 
     changes = {name: [f"--set={x}" for x in getattr(args, f"set_{name}")] for name in PARTS}
-    stop = max(0.1, late - 0.3)  # a part stops its own before it is stopped
+    stop = max(0.1, late - 0.6)  # a part stops its own before it is stopped
     found = {
         "listops": command(
             "listops", "--data", args.listops or args.out / "listops-data", "--trees", args.trees,
@@ -49,8 +49,8 @@ def commands(args: Any, late: float) -> dict[str, list[str]]:
     if args.enwik8:
         steps = ["--steps", args.enwik8_steps]
         found["enwik8"] = command(
-            "enwik8", "--data", args.enwik8, "--bytes", args.bytes, "--minutes", stop, "--compile",
-            *steps, *changes["enwik8"],
+            "enwik8", "--data", args.enwik8, "--bytes", args.bytes, "--minutes", stop, *steps,
+            *(["--compile"] if args.device == "cuda" else []), *changes["enwik8"],
         )  # fmt: skip
     if args.wikitext:
         found["lengthen"] = command(

@@ -99,7 +99,16 @@ def read_result(out: Path, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         log = out / f"{name}.log"
         lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-        return {"error": " / ".join(line.strip()[-200:] for line in lines[-_TAIL:]) or "no result"}
+        said = " / ".join(line.strip()[-200:] for line in lines[-_TAIL:]) or "no result"
+        return {"error": said, "so far": so_far(out / f"run-{name}")}
+
+
+def so_far(run: Path) -> dict[str, Any]:
+    """The last validation of a training that did not come to its end."""
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    found = [row for row in rows if "validation_nll" in row]
+    return found[-1] if found else {}
 
 
 def write_result(path: str | None, found: Mapping[str, Any]) -> None:
