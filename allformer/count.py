@@ -10,7 +10,8 @@ The formulas stand beside what they count, in `allformer.config`; here they are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from allformer import config
 from allformer.config.counting import Part
@@ -86,8 +87,8 @@ def count(model: config.Model, length: int = 512, dtype_bytes: int = 2) -> Count
     """
     stacks = model.stacks.values()
     cache = sum(b.attention.cached(s.dim) for s in stacks if s.causal for b in s.blocks)
-    state = sum(b.attention.state(s.dim, length) for s in stacks if s.causal for b in s.blocks)
-    kept = sum(stack.kept for stack in stacks) * length
+    state = sum(stack.state(length) for stack in stacks if stack.causal)
+    kept = sum(stack.kept * min(length, stack.segment or length) for stack in stacks)
     parts = tuple(model.lines(length))
     cache, kept, state = (size * dtype_bytes for size in (cache, kept, state))
     return Count(parts, length, cache, kept, dtype_bytes, state)
@@ -96,11 +97,17 @@ def count(model: config.Model, length: int = 512, dtype_bytes: int = 2) -> Count
 def with_full_attention(model: config.Model) -> config.Model | None:
     """The same tree with full attention in each layer, to compare with; None: it has it, or cannot.
 
-    `count(with_full_attention(preset("mistral-7b")), 65_536)`
+    `count(with_full_attention(preset("mistral-7b")), 65_536)`. What is read in segments is read
+    whole instead.
     """
-    if mixes_fully(model):
+    if mixes_fully(model) and not any(stack.segment for stack in model.stacks.values()):
         return None
+    found: dict[str, Any] = {}
+    for name, stack in model.stacks.items():
+        if isinstance(stack.relative, config.XLRelative):
+            relative = replace(stack.relative, memory=0, blank=False)
+            found[name] = replace(stack, relative=relative)
     try:
-        return remix(model, config.Full())
+        return remix(replace(model, **found), config.Full())
     except ConfigError:  # its projections are another mixer's
         return None

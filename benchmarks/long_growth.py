@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from turns import turn
 
 import allformer as af
 from allformer import config
-from allformer.bench.measure import peak_bytes, seconds
+from allformer.bench.measure import in_turn, peak_bytes
+from allformer.bench.reading import learn, read
 from allformer.config import Attention, Block, DecoderOnly, EncoderOnly, Feed, Stack, Tokens, repeat
 
 SEGMENT = 512  # of Transformer-XL
@@ -89,41 +89,15 @@ def measure(
         marks = torch.zeros_like(ids)
         marks[:, 0] = 1
         inputs["global_attention_mask"] = marks
-    run = segments if name == "xl" else whole
-    with torch.set_grad_enabled(work == "both"):
-        call = run(model.eval(), inputs, learns=work == "both")
-        call()
-        call()
-        with turn(args.turns):
-            took = seconds(call, device, budget=0.4 if device.type == "cuda" else 2.0)
-            peak = peak_bytes(call, device)
+    segment = SEGMENT if name == "xl" else None
+    model.eval()
+
+    def call() -> None:
+        (learn if work == "both" else read)(model, inputs, segment)
+
+    call()
+    call()
+    with turn(args.turns):
+        took = in_turn({name: call}, device, budget=0.4 if device.type == "cuda" else 2.0)[name]
+        peak = peak_bytes(call, device)
     return {"ms": 1000 * took, "mib": peak / 2**20}
-
-
-def whole(model: Any, inputs: dict[str, Tensor], learns: bool) -> Callable[[], None]:
-    """All tokens at once."""
-    (name,) = model.config.stacks
-
-    def call() -> None:
-        out = model.states(**inputs)[name]
-        if learns:
-            model.zero_grad(set_to_none=True)
-            out.backward(torch.ones_like(out))
-
-    return call
-
-
-def segments(model: Any, inputs: dict[str, Tensor], learns: bool) -> Callable[[], None]:
-    """Segment after segment, each with the memory of the one before; gradients stay inside."""
-    from allformer.core.inputs import Side
-
-    def call() -> None:
-        cache = model.new_cache()
-        model.zero_grad(set_to_none=True)
-        for piece in inputs["input_ids"].split(SEGMENT, dim=1):
-            side = Side(cache.grid(1, piece.shape[1], None), {"input_ids": piece}, piece)
-            out = model.hidden({"decoder": side}, cache=cache)["decoder"]
-            if learns:
-                out.backward(torch.ones_like(out))
-
-    return call

@@ -22,7 +22,7 @@ from turns import turn
 
 import allformer as af
 from allformer import config
-from allformer.bench.measure import peak_bytes
+from allformer.bench.measure import in_turn, peak_bytes
 from allformer.core.inputs import Side
 from allformer.core.layout import Grid
 from allformer.core.loss import IGNORE
@@ -32,27 +32,15 @@ from allformer.core.registry import module_for
 Calls = dict[str, Callable[[], Any]]
 
 
-def in_turn(calls: Calls, device: torch.device, turns: str | None, blocks: int = 5) -> Any:
-    """Each call warm, then block after block in turn: medians in ms, and the peak in MiB."""
+def measured(calls: Calls, device: torch.device, turns: str | None) -> Any:
+    """Each call warm, then round after round in turn: medians in ms, and the peak in MiB."""
     for call in calls.values():
         call()
         call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
     with turn(turns):
-        for _ in range(blocks):
-            for name, call in calls.items():
-                again = 1 if not times[name] else max(1, min(50, round(0.08 / times[name][0])))
-                _wait(device)
-                begin = time.perf_counter()
-                for _ in range(again):
-                    call()
-                _wait(device)
-                times[name].append((time.perf_counter() - begin) / again)
+        times = in_turn(calls, device, budget=0.4 if device.type == "cuda" else 1.0, most=5)
         peaks = {name: peak_bytes(call, device) for name, call in calls.items()}
-    return {
-        name: {"ms": 1000 * statistics.median(times[name]), "mib": peaks[name] / 2**20}
-        for name in calls
-    }
+    return {name: {"ms": 1000 * times[name], "mib": peaks[name] / 2**20} for name in calls}
 
 
 def _wait(device: torch.device) -> None:
@@ -123,7 +111,7 @@ def window_case(name: str, device: torch.device, args: Any) -> dict[str, Any]:
         }
         work = "forward + backward" if learns else "forward"
         what = f"±512 at {n // 1024}k, {work}"
-        rows.append({"what": what, "sides": in_turn(calls, device, args.turns)})
+        rows.append({"what": what, "sides": measured(calls, device, args.turns)})
     return {"rows": rows}
 
 
@@ -140,7 +128,7 @@ def causal_case(name: str, device: torch.device, args: Any) -> dict[str, Any]:
             }
             work = "forward + backward" if learns else "forward"
             what = f"{n // 1024}k, {work}"
-            rows.append({"what": what, "sides": in_turn(calls, device, args.turns)})
+            rows.append({"what": what, "sides": measured(calls, device, args.turns)})
     return {"rows": rows}
 
 
@@ -231,7 +219,7 @@ class Pair(NamedTuple):
 
 
 def pair(name: str, device: torch.device, dropout: float) -> Pair:
-    """The published size; on a CPU, to try it, two layers and a quarter of the length."""
+    """The published size; on a CPU, to try it, two layers, a quarter of the length, few words."""
     found = PAIRS[name]
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     names += ("local_attention_probs_dropout_prob", "lsh_attention_probs_dropout_prob")
@@ -240,7 +228,7 @@ def pair(name: str, device: torch.device, dropout: float) -> Pair:
     if device.type == "cuda":
         return found._replace(fields=fields)
     n = found.tokens // 4
-    fields["num_hidden_layers"] = 2
+    fields |= {"num_hidden_layers": 2, "vocab_size": 1000}
     if name == "reformer-16k":
         fields |= {"attn_layers": ["local", "lsh"], "axial_pos_shape": [32, n // 32]}
     return found._replace(fields=fields, rows=1, tokens=n)
@@ -322,7 +310,7 @@ def forward_row(asked: Pair, device: torch.device, args: Any) -> dict[str, Any]:
         with torch.no_grad():
             ours(**inputs)
 
-    sides = in_turn({"transformers": hers, "allformer": mine}, device, args.turns)
+    sides = measured({"transformers": hers, "allformer": mine}, device, args.turns)
     return {"what": "forward", "sides": sides, "apart": apart}
 
 
@@ -343,7 +331,7 @@ def step_row(asked: Pair, device: torch.device, args: Any) -> dict[str, Any]:
     calls, peaks = {}, {}
     for side, make in makers.items():
         calls[side], peaks[side] = _made(make, device)
-    sides = in_turn(calls, device, args.turns)
+    sides = measured(calls, device, args.turns)
     for side, weights in peaks.items():  # with weights, gradients and the optimiser's state
         sides[side]["mib"] = weights / 2**20 if device.type == "cuda" else sides[side]["mib"]
     return {"what": "training step", "sides": sides}

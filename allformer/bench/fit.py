@@ -1,4 +1,4 @@
-"""One model's weights in another tree: what is there under the same name and shape is copied."""
+"""One model's weights in another tree: what is there under the same name and shape is taken."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def fit(model: AnyModel, tree: config.Model) -> tuple[AnyModel, list[str]]:
 
         fit(af.load("bert"), remix(tree, Window(256, 256)))
 
-    A longer table of positions repeats the old one, as Longformer's authors did it. A projection
-    that the old model has not is copied from the one that it stands for (see `_SOURCES`).
+    Tensors are shared with the old model where they are the same. A longer table of positions
+    repeats the old one, and projections of global tokens start from the others, as Longformer's
+    authors did it.
     """
     first = next(model.parameters())
     made = build(tree, device=first.device, seed=0).to(first.dtype).eval()
@@ -28,51 +29,39 @@ def fit(model: AnyModel, tree: config.Model) -> tuple[AnyModel, list[str]]:
     fresh: list[str] = []
     for name, module in made.named_modules():
         twin = old.get(name)
-        for key, target, source in _pairs(module, twin):
-            if source is not None and source.shape == target.shape:
-                target.copy_(source)
+        kept = {} if twin is None else dict(twin.named_parameters(recurse=False))
+        for key, own in dict(module.named_parameters(recurse=False)).items():
+            if key in kept and kept[key].shape == own.shape and _alike(module, twin):
+                setattr(module, key, kept[key])
+            elif isinstance(module, Fused) and isinstance(twin, Fused):
+                fresh += [f"{name}.{part}" for part in _projections(module, twin, key)]
+            elif isinstance(module, Learned) and isinstance(twin, Learned):
+                own.copy_(_repeated(twin, own.shape[0]))
             else:
                 fresh.append(f"{name}.{key}")
     return made, fresh
 
 
-def _pairs(
-    module: nn.Module, twin: nn.Module | None
-) -> Iterator[tuple[str, Tensor, Tensor | None]]:
-    """Each tensor of a module's own, and what it is copied from."""
-    if isinstance(module, Fused):
-        yield from _projections(module, twin)
-        return
-    if isinstance(module, Learned) and isinstance(twin, Learned):
-        yield "weight", module.weight, _repeated(twin, module.weight.shape[0])
-        return
-    theirs = {} if twin is None else dict(_own(twin))
-    for key, tensor in _own(module):
-        yield key, tensor, theirs.get(key)
+def _alike(module: nn.Module, twin: nn.Module | None) -> bool:
+    """Whether tensors of one shape mean the same in both."""
+    if isinstance(module, Fused) and isinstance(twin, Fused):
+        return module.parts == twin.parts
+    return True
 
 
-def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(recurse=False)
-    yield from module.named_buffers(recurse=False)
-
-
-# A projection that is new, and the one whose work it does: Reformer has one matrix for queries and
-# keys; Longformer starts those of global tokens from the others.
-_SOURCES = {"qk": "q", "global_q": "q", "global_k": "k", "global_v": "v"}
-
-
-def _projections(
-    module: Fused, twin: nn.Module | None
-) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+def _projections(module: Fused, twin: Fused, key: str) -> Iterator[str]:
+    """Copy part by part; those that the other has not are named."""
+    index = 0 if key == "weight" else 1
     for name in module.parts:
-        weight, bias = module.part(name)
-        source: tuple[Tensor | None, Tensor | None] = (None, None)
-        if isinstance(twin, Fused):
-            known = name if name in twin.parts else _SOURCES.get(name, "")
-            source = twin.part(known) if known in twin.parts else source
-        yield f"{name}.weight", weight, source[0]
-        if bias is not None:
-            yield f"{name}.bias", bias, source[1]
+        target = module.part(name)[index]
+        known = name if name in twin.parts else name.removesuffix("_global")
+        source = twin.part(known)[index] if known in twin.parts else None
+        if target is None:
+            continue
+        if source is not None and source.shape == target.shape:
+            target.copy_(source)
+        else:
+            yield f"{name}.{key}"
 
 
 def _repeated(old: Learned, rows: int) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,10 +22,10 @@ from torch import Tensor
 from allformer import config
 from allformer.bench.advice import advice
 from allformer.bench.fit import fit
-from allformer.bench.measure import peak_bytes, seconds
+from allformer.bench.measure import in_turn, peak_bytes
 from allformer.bench.mechanisms import Mechanism, read_mechanisms
+from allformer.bench.reading import learn, read
 from allformer.bench.row import Row
-from allformer.config.remix import remix
 from allformer.core.model import AnyModel
 from allformer.errors import AllformerError, ConfigError
 
@@ -69,21 +70,27 @@ def compare(
 
     `ids` is the text, 1 × length, else random tokens. `train` measures forward and backward instead
     of forward alone. `trained=False` says that the weights are fresh, so that nearness means
-    little. `budget` is how many seconds of calls are timed.
+    little. `budget` is how many seconds of calls of each are timed, at least one.
     """
     if length < 2:
         raise ConfigError(f"length={length} is no sequence; try 4096")
-    chosen = read_mechanisms(mechanisms)
+    chosen = [each for each in read_mechanisms(mechanisms) if each.name != "full"]
     first = next(model.parameters())
-    if ids is None:
-        ids = random_ids(model, length)
+    ids = (random_ids(model, length) if ids is None else ids).to(first.device)
     rows: dict[str, Row] = {}
+    calls: dict[str, Callable[[], Any]] = {}
     wanted: Tensor | None = None
-    for mechanism in (Mechanism("full", None), *(each for each in chosen if each.name != "full")):
-        say(f"{mechanism}: {length:,} tokens on {first.device}")
-        row, hidden = _row(mechanism, model, ids.to(first.device), train, budget, wanted)
-        rows[str(mechanism)] = row
-        wanted = hidden if mechanism.name == "full" else wanted
+    for mechanism in (Mechanism("full"), *chosen):
+        name = str(mechanism)
+        say(f"{name}: {length:,} tokens on {first.device}")
+        rows[name], hidden, call = _tried(mechanism, model, ids, train)
+        if hidden is None or call is None:
+            continue
+        calls[name] = call
+        wanted = hidden if wanted is None and name == "full" else wanted
+        if wanted is not None:
+            rows[name] = replace(rows[name], error=_error(hidden, wanted))
+    _measure(rows, calls, first.device, budget)
     kind = str(first.dtype).removeprefix("torch.")
     return Comparison(length, str(first.device), kind, train, trained, rows)
 
@@ -98,70 +105,60 @@ def random_ids(model: AnyModel, length: int, seed: int = 0) -> Tensor:
     return ids
 
 
-def tree_for(tree: config.Model, mechanism: Mechanism, length: int) -> config.Model:
-    """The model's tree with this mechanism where it reads, and positions for `length` tokens."""
-    name, stack = next(iter(tree.stacks.items()))
-    position = stack.position
-    if isinstance(position, config.Learned) and position.length < length:
-        stack = replace(stack, position=replace(position, length=length))
-        changed: dict[str, Any] = {name: stack}
-        tree = replace(tree, **changed)
-    return remix(tree, mechanism.mixer(length, stack.causal), name)
-
-
-def _row(
-    mechanism: Mechanism,
-    model: AnyModel,
-    ids: Tensor,
-    train: bool,
-    budget: float,
-    wanted: Tensor | None,
-) -> tuple[Row, Tensor | None]:
+def _tried(
+    mechanism: Mechanism, model: AnyModel, ids: Tensor, train: bool
+) -> tuple[Row, Tensor | None, Callable[[], Any] | None]:
+    """What can be said before it is measured, its hidden states, and the call that is timed."""
     row = Row(str(mechanism))
     try:
-        tree = tree_for(model.config, mechanism, ids.shape[1])
-        stack = next(iter(tree.stacks.values()))
-        row = replace(row, mixer=str(stack.blocks[0].attention.mixer))
+        tree = mechanism.tree(model.config, ids.shape[1])
+        mixer = tree.reader.blocks[0].attention.mixer
         made, fresh = fit(model, tree)
-        row = replace(row, fresh=len(fresh))
-        return _measured(row, made, ids, train, budget, wanted)
+        inputs, segment = _inputs(mixer, ids), mechanism.segment
+        row = replace(row, mixer=str(mixer), fresh=len(fresh))
+        hidden = read(made, inputs, segment)
+        call = partial(learn if train else read, made, inputs, segment)
+        if train:
+            call()  # compiles the backward pass
+        return row, hidden, call
     except AllformerError as error:
-        return replace(row, refused=str(error)), None
+        return replace(row, refused=str(error)), None, None
     except (MemoryError, RuntimeError) as error:
         if not _is_memory(error):
             raise
-        return replace(row, refused="there is not enough memory for it"), None
+        return replace(row, refused="there is not enough memory for it"), None, None
     finally:
-        gc.collect()
-        if ids.is_cuda:
-            torch.cuda.empty_cache()
-
-
-def _measured(
-    row: Row, model: AnyModel, ids: Tensor, train: bool, budget: float, wanted: Tensor | None
-) -> tuple[Row, Tensor]:
-    stack = next(iter(model.config.stacks))
-    with torch.no_grad():
-        hidden = model.states(input_ids=ids)[stack]
-
-    def forward() -> Any:
-        with torch.no_grad():
-            return model.states(input_ids=ids)[stack]
-
-    def both() -> Any:
         model.zero_grad(set_to_none=True)
-        torch.autograd.backward(model.states(input_ids=ids)[stack], torch.ones_like(hidden))
+        _tidy(ids.device)
 
-    call = both if train else forward
-    if train:
-        call()  # compiles the backward pass
-    found = replace(
-        row,
-        seconds=seconds(call, ids.device, budget=budget),
-        peak_bytes=peak_bytes(call, ids.device),
-        error=0.0 if wanted is None else _error(hidden, wanted),
-    )
-    return found, hidden
+
+def _measure(
+    rows: dict[str, Row],
+    calls: dict[str, Callable[[], Any]],
+    device: torch.device,
+    budget: float,
+) -> None:
+    """Times in turn, then each one's peak."""
+    for name, took in in_turn(calls, device, budget=budget).items():
+        rows[name] = replace(rows[name], seconds=took)
+    for name, call in calls.items():
+        _tidy(device)
+        rows[name] = replace(rows[name], peak_bytes=peak_bytes(call, device))
+
+
+def _tidy(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _inputs(mixer: config.Mixer, ids: Tensor) -> dict[str, Tensor]:
+    """The text; where some tokens are global, the first one is, as for classification."""
+    inputs = {"input_ids": ids}
+    if isinstance(mixer, config.GlobalWindow):
+        inputs["global_attention_mask"] = torch.zeros_like(ids)
+        inputs["global_attention_mask"][:, 0] = 1
+    return inputs
 
 
 def _error(hidden: Tensor, wanted: Tensor) -> float:

@@ -8,7 +8,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,21 +17,38 @@ import torch
 Call = Callable[[], Any]
 
 
-def seconds(call: Call, device: torch.device, *, budget: float = 1.0, most: int = 20) -> float:
-    """The median of several calls, as many as the budget of seconds lets in, but one at least.
+BLOCK = 0.05  # seconds: shorter calls are timed several at once
 
-    `seconds(lambda: model.states(input_ids=ids), model.device)`. Call it once before: the first
-    call compiles and fills caches.
+
+def in_turn(
+    calls: Mapping[str, Call], device: torch.device, *, budget: float = 1.0, most: int = 9
+) -> dict[str, float]:
+    """Seconds of each call: medians of rounds in which all have their turn, so that a machine that
+    is busy for a while is so for all. At least one round, and more while the budget lasts (seconds
+    for each call), up to `most`.
+
+        in_turn({"full": read, "window": other}, model.device)
+
+    Call each once before: the first call compiles and fills caches.
     """
-    times: list[float] = []
+    times: dict[str, list[float]] = {name: [] for name in calls}
     begin = time.perf_counter()
-    while not times or (len(times) < most and time.perf_counter() - begin < budget):
-        _wait(device)
-        start = time.perf_counter()
+    for _ in range(most):
+        for name, call in calls.items():
+            times[name].append(_block(call, device, times[name]))
+        if time.perf_counter() - begin > budget * len(calls):
+            break
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def _block(call: Call, device: torch.device, before: Sequence[float]) -> float:
+    again = max(1, min(50, round(BLOCK / max(before[0], 1e-6)))) if before else 1
+    _wait(device)
+    begin = time.perf_counter()
+    for _ in range(again):
         call()
-        _wait(device)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    _wait(device)
+    return (time.perf_counter() - begin) / again
 
 
 def peak_bytes(call: Call, device: torch.device) -> int:

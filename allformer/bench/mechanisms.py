@@ -6,17 +6,31 @@ read_mechanisms("window:256,linear")     # a number is the mechanism's own size
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from allformer import config
+from allformer.config.remix import remix
 from allformer.errors import ConfigError, did_you_mean
 
-Make = Callable[[int, int, bool], config.Mixer]  # its size, the length, whether it is causal
+HASHES = 4  # of Reformer: fewer miss too much (Kitaev et al., table 2)
+RANDOM = 3  # blocks of BigBird, as published
 
-# name: the size that is usual, how the mixer is made
-MECHANISMS: dict[str, tuple[int, Make]] = {
-    "window": (256, lambda size, length, causal: config.Window(size, 0 if causal else size)),
-}
+Make = Callable[[int, int, bool, int], config.Mixer]  # size, length, causal or not, layer
+
+# name: what its size is and how large it is usually, and the mixer of a layer
+MECHANISMS: dict[str, tuple[str, int, Make]] = {
+    "window": ("reach", 256, lambda size, n, causal, i: config.Window(size, 0 if causal else size)),
+    "longformer": ("reach", 256, lambda size, n, causal, i: config.GlobalWindow(size, size)),
+    "bigbird": (
+        "block", 64, lambda size, n, causal, i: config.BlockSparse(size, RANDOM, i, always=True),
+    ),
+    "reformer": ("chunk", 64, lambda size, n, causal, i: config.LSH(size, HASHES, seed=i)),
+    "linformer": ("rank", 256, lambda size, n, causal, i: config.LowRank(size, n)),
+    "performer": ("features", 256, lambda size, n, causal, i: config.Features("favor", size)),
+    "linear": ("", 0, lambda size, n, causal, i: config.Features("elu")),
+    "xl": ("segment", 512, lambda size, n, causal, i: config.Full()),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,14 +38,36 @@ class Mechanism:
     """One of `MECHANISMS`, of a size; `full` has none."""
 
     name: str
-    size: int | None
+    size: int | None = None
 
-    def mixer(self, length: int, causal: bool) -> config.Mixer:
-        """What stands in the slot, for texts of `length` tokens."""
+    def tree(self, model: config.Model, length: int) -> config.Model:
+        """The model's tree with this mechanism where it reads, and positions for `length` tokens.
+
+        Nothing is dropped out of attention: not every mechanism has weights to drop.
+        """
+        name, stack = next(iter(model.stacks.items()))
+        changed: dict[str, Any] = {"blocks": tuple(map(_undropped, stack.blocks))}
+        position = stack.position
+        if isinstance(position, config.Learned) and position.length < length:
+            changed["position"] = replace(position, length=length)
+        if self.name == "xl":
+            changed |= {"position": None, "relative": config.XLRelative(memory=self.own_size)}
+        whole: dict[str, Any] = {name: replace(stack, **changed)}
+        model = replace(model, **whole)
         if self.name == "full":
-            return config.Full()
-        usual, make = MECHANISMS[self.name]
-        return make(usual if self.size is None else self.size, length, causal)
+            return remix(model, config.Full(), name)
+        make = MECHANISMS[self.name][2]
+        return remix(model, lambda i: make(self.own_size, length, stack.causal, i), name)
+
+    @property
+    def own_size(self) -> int:
+        """As given, else the usual one."""
+        return MECHANISMS[self.name][1] if self.size is None else self.size
+
+    @property
+    def segment(self) -> int | None:
+        """How many tokens are read at a time, if not all."""
+        return self.own_size if self.name == "xl" else None
 
     def __str__(self) -> str:
         return self.name if self.size is None else f"{self.name}:{self.size}"
@@ -40,8 +76,12 @@ class Mechanism:
 def read_mechanisms(text: str | None) -> list[Mechanism]:
     """`read_mechanisms("window:128,full")`; None: all of them."""
     if text is None:
-        return [Mechanism(name, None) for name in ("full", *MECHANISMS)]
+        return [Mechanism(name) for name in ("full", *MECHANISMS)]
     return [_read(word.strip()) for word in text.split(",") if word.strip()]
+
+
+def _undropped(block: config.Block) -> config.Block:
+    return replace(block, attention=replace(block.attention, dropout=0.0))
 
 
 def _read(word: str) -> Mechanism:
@@ -52,6 +92,9 @@ def _read(word: str) -> Mechanism:
             f"mechanism {name!r} is not known; {did_you_mean(name, known)}there are "
             f"{', '.join(known)}"
         )
+    if size and not (name in MECHANISMS and MECHANISMS[name][0]):
+        raise ConfigError(f"{word}: {name} has no size; leave it out")
     if size and (not size.isdecimal() or not int(size)):
-        raise ConfigError(f"{word}: the size must be a whole number of at least 1; try {name}:64")
+        what, usual, _ = MECHANISMS[name]
+        raise ConfigError(f"{word}: the {what} must be a whole number from 1; try {name}:{usual}")
     return Mechanism(name, int(size) if size else None)

@@ -116,14 +116,15 @@ def count_tables(name: str, count: Count, grown: Sequence[Count]) -> list[Table]
 
 def length_table(own: Sequence[Count], full: Sequence[Count] | None) -> Table:
     """What long sequences cost; `full`: the same model with full attention, beside it."""
-    table = Table(title="long sequences", title_justify="left")
+    title = "long sequences" if full is None else "long sequences, and in full: full attention"
+    table = Table(title=title, title_justify="left")
     table.add_column("tokens n", justify="right")
     names = ("FLOPs per token", "activations", "generating remembers")
     shown = [name for name in names if name != names[-1] or any(c.state_bytes for c in own)]
     for name in shown:
         table.add_column(name, justify="right")
         if full is not None and name != names[1]:
-            table.add_column("with full attention", justify="right", style="dim")
+            table.add_column("in full", justify="right", style="dim")
     for i, c in enumerate(own):
         cells = {
             names[0]: [_count(x.flops_per_token) for x in (c, *_beside(full, i))],

@@ -103,6 +103,19 @@ class Stack(Config):
         slots = (self.position, self.relative)
         return next((slot.trained for slot in slots if slot and slot.trained is not None), None)
 
+    @property
+    def segment(self) -> int | None:
+        """Tokens that are read at a time where those before are remembered: as many as are."""
+        return None if self.relative is None else self.relative.memory or None
+
+    def state(self, n: int) -> int:
+        """Numbers that decoding remembers after n tokens."""
+        if self.segment is None:
+            return sum(block.attention.state(self.dim, n) for block in self.blocks)
+        # what a layer read, and the keys and values made of it
+        kept = (self.dim + block.attention.cached(self.dim) for block in self.blocks)
+        return min(n, self.segment) * sum(kept)
+
     def _check_heads(self) -> None:
         for i, block in enumerate(self.blocks):
             for part in (block.attention, block.cross):
@@ -141,6 +154,9 @@ class Stack(Config):
 
     def lines(self, name: str, n: int, shared: bool = False) -> Iterator[Part]:
         """Its lines in the count, at n tokens; `shared`: another stack has the table of tokens."""
+        if self.segment is not None:
+            # Segments of M behind a memory of M: a query meets M + (M + 1)/2 keys, as in 3M.
+            n = min(n, 3 * self.segment)
         yield from self.source.lines(self, name, shared)
         yield from self._positions(f"{name} positions")
         if self.source_norm is not None:

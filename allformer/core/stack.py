@@ -26,6 +26,7 @@ from allformer.core.recompute import recomputed
 from allformer.core.registry import module_for
 from allformer.core.relatives.relative import PLAIN, Relation, refuse_memory
 from allformer.core.states import Cache, LayerState
+from allformer.core.states.segment import leading
 from allformer.core.taps import listening, speaking_as, tap
 from allformer.errors import ConfigError
 
@@ -141,10 +142,14 @@ class Stack(nn.Module):
         seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
         h: Tensor | None = None
         before = NOTHING
+        zeros = self._zeros(layout, cache)
         for i, j in enumerate(self.order):
             layer: Any = self.layers[j]
             state = None if cache is None else cache[i]
             plan = _once(within, layer.attention.mixer, scene, state)
+            if zeros is not None:
+                x = x.masked_fill(zeros, 0.0)
+                h = None if h is None else h.masked_fill(zeros, 0.0)
             if state is not None:
                 state.own.see(x if h is None else x + before(h))
             memory_plan = None
@@ -184,6 +189,13 @@ class Stack(nn.Module):
     def blank(self) -> bool:
         """Whether the first segment looks at a memory of zeros."""
         return self.relative is not None and self.relative.config.blank
+
+    def _zeros(self, layout: Layout, cache: Cache | None) -> Tensor | None:
+        """Padding on the left of a memory of zeros, which is as much of it, R T 1."""
+        if cache is None or not self.blank or layout.keep is None or isinstance(layout, Packed):
+            return None
+        assert isinstance(layout.past, int)
+        return leading(layout.keep)[:, layout.past :, None]
 
     def _from_blank(
         self, x: Tensor, layout: Layout, kernel: str, inputs: Mapping[str, Tensor]

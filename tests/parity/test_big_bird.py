@@ -193,6 +193,15 @@ def test_padding_is_what_transformers_makes_of_it(written):
     assert (seen["encoder.output"] - hers).abs().max() < 1e-10
 
 
+def test_the_causal_one_writes_what_transformers_writes(written):
+    theirs, ours = zoo.oracle(BY_NAME["bird causal"]), af.load(written["bird causal"])
+    ids = torch.randint(6, 83, (2, 7), generator=torch.Generator().manual_seed(1))
+    options = {"max_new_tokens": 15, "do_sample": False, "eos_token_id": None}
+    with torch.no_grad():
+        mine, hers = ours.generate(ids, **options), theirs.generate(ids, **options)
+    assert mine.tolist() == hers.tolist()
+
+
 # --- the head for answers -------------------------------------------------------------------------
 
 

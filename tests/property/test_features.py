@@ -29,6 +29,7 @@ from tests.largest import Largest
 from tests.models import (
     MODERN,
     PAPER,
+    SPREAD,
     decoder_only,
     encoder_only,
     left_padding,
@@ -408,3 +409,18 @@ def test_a_state_of_keys_is_refused():
     model = loud(TREES["elu"])
     with pytest.raises(ConfigError, match="remembers sums, not keys"):
         model(input_ids=tokens(1, 4), cache=Cache([Growing(), Growing()]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["linear", "random features", "low rank"])
+def test_a_compiled_graph_gives_the_same_loss_and_gradients(name):
+    model = loud(SPREAD[name])
+    ids, mask = tokens(2, 20), left_padding([20, 13], 20)
+    found = []
+    for call in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+        model.zero_grad()
+        loss = call(input_ids=ids, attention_mask=mask, labels=ids).loss
+        loss.backward()
+        found.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+    for mine, hers in zip(*found, strict=True):
+        torch.testing.assert_close(mine, hers, rtol=1e-9, atol=1e-9)

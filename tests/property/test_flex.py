@@ -119,8 +119,7 @@ def test_the_lists_are_as_long_as_the_window_not_as_the_row():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("causal", "dilation"), [(False, 1), (True, 1), (False, 4)])
 @pytest.mark.parametrize("name", ["a row", "documents", "padded rows"])
-def test_numbers_are_the_formulas(name, causal, dilation, monkeypatch):
-    monkeypatch.setattr(flex, "_compiled", lambda own: flex_attention)
+def test_numbers_are_the_formulas(name, causal, dilation):
     layout, reach, size = LAYOUTS[name], (40, 60), 16
     wanted_pairs = allowed(layout, causal, reach, dilation)[:, None]
     rows, n = 1 if layout.packed else layout.rows, wanted_pairs.shape[-1]
@@ -190,6 +189,7 @@ def test_many_lengths_stay_compiled(monkeypatch):
         return torch.compile(call, backend=note, dynamic=not own)
 
     monkeypatch.setattr(flex, "_compiled", functools.cache(compiled))
+    monkeypatch.setattr(flex, "COMPILES", True)
     monkeypatch.setattr(flex, "_shapes", set())
     monkeypatch.setattr(flex, "SHAPES", 9)
     torch._dynamo.reset()
@@ -275,6 +275,7 @@ def test_on_a_gpu_memory_grows_with_the_length():
 @ON_GPU
 def test_on_a_gpu_packed_rows_of_any_length_are_the_formulas(monkeypatch):
     """Of many lengths, all but the first few by the kernel for any length, there and back."""
+    monkeypatch.setattr(flex, "COMPILES", True)
     monkeypatch.setattr(flex, "_shapes", set())
     monkeypatch.setattr(flex, "SHAPES", 2)
     cuda = torch.device("cuda")

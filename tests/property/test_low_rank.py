@@ -65,7 +65,8 @@ def check_formula(share: str) -> None:
     k, v = k.transpose(0, 1), v.transpose(0, 1)  # G T D
     context = naive(mixer, q, k, v).transpose(0, 1).flatten(-2)
     torch.testing.assert_close(trace["encoder.0.attention.context"][0], context)
-    assert trace["encoder.0.attention.weights"].shape == (1, 6, 17, 7)
+    assert trace["encoder.0.attention.low_weights"].shape == (1, 6, 17, 7)
+    assert "encoder.0.attention.weights" not in trace
 
     parts = {n: x.transpose(0, 1).flatten(-2)[None] for n, x in (("q", q), ("k", k), ("v", v))}
     parts = {n: x.detach().requires_grad_() for n, x in parts.items()}

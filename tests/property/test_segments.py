@@ -199,6 +199,30 @@ def test_a_memory_of_zeros_is_looked_at_packed_or_on_a_grid():
     assert not torch.allclose(out.last_hidden_state[keep], other.last_hidden_state[keep])
 
 
+def test_padding_on_the_left_does_not_move_a_memory_of_zeros():
+    check_zeros_padded()
+
+
+def check_zeros_padded() -> None:
+    """Rows padded by 0, 2 and 5 go on as each alone, at once and step by step."""
+    for norm_at in ("post", "pre"):
+        model: Any = loud(tree(norm_at, memory=6, blank=True))
+        text, more = ids(7, rows=3), ids(8, 1, rows=3)
+        mask = torch.arange(7) >= torch.tensor([[0], [2], [5]])
+        cache, alone = model.new_cache(), [model.new_cache() for _ in range(3)]
+        with torch.no_grad():
+            found = [model(input_ids=text, attention_mask=mask.long()).logits[:, -1]]
+            found.append(model.step(text, cache, mask))
+            wanted = [model.step(text[i : i + 1, mask[i]], alone[i]) for i in range(3)]
+            torch.testing.assert_close(found[0], torch.cat(wanted), rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(found[1], torch.cat(wanted), rtol=1e-10, atol=1e-10)
+            for part in more.split([3, 1, 1, 3], dim=1):
+                mask = torch.cat([mask, torch.ones_like(part, dtype=torch.bool)], 1)
+                mine = model.step(part, cache, mask)
+                each = [model.step(part[i : i + 1], alone[i]) for i in range(3)]
+                torch.testing.assert_close(mine, torch.cat(each), rtol=1e-10, atol=1e-10)
+
+
 def test_rows_whose_memory_is_not_real_begin_anew():
     check_fresh()
 

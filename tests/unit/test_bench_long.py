@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
 
 import pytest
 import torch
@@ -12,8 +14,8 @@ import allformer as af
 from allformer.bench import Row, compare
 from allformer.bench.advice import advice
 from allformer.bench.fit import fit
-from allformer.bench.long import random_ids, tree_for
-from allformer.bench.measure import exponent, peak_bytes, seconds
+from allformer.bench.long import random_ids
+from allformer.bench.measure import exponent, in_turn, peak_bytes
 from allformer.bench.mechanisms import MECHANISMS, Mechanism, read_mechanisms
 from allformer.bench.plot import draw
 from allformer.cli.main import app
@@ -51,22 +53,31 @@ def test_the_peak_has_what_is_freed_before_the_end_and_not_what_was_there():
     assert peak_bytes(lambda: there[:10].clone(), CPU) < 1000
 
 
-def test_a_call_is_timed_at_least_once_and_no_longer_than_the_budget():
-    calls: list[int] = []
-    assert seconds(lambda: calls.append(1), CPU, budget=0.0) >= 0.0
-    assert len(calls) == 1
-    seconds(lambda: calls.append(1), CPU, budget=10.0, most=3)
-    assert len(calls) == 4
+def test_calls_are_timed_in_turn_once_at_least_and_while_the_budget_lasts():
+    calls: list[str] = []
+
+    def call(name: str) -> None:
+        calls.append(name)
+        time.sleep(0.06)
+
+    both = {name: partial(call, name) for name in "ab"}
+    assert min(in_turn(both, CPU, budget=0.0).values()) >= 0.06
+    assert calls == ["a", "b"]
+    in_turn(both, CPU, budget=10.0, most=2)
+    assert calls[2:] == ["a", "b", "a", "b"]
 
 
 def test_weights_go_into_the_other_tree_and_positions_are_repeated(model):
-    tree = tree_for(model.config, Mechanism("window", 3), 40)
+    tree = Mechanism("window", 3).tree(model.config, 40)
     made, fresh = fit(model, tree)
     assert not fresh
     old, new = model.encoder.source.position.weight, made.encoder.source.position.weight
     assert new.shape[0] == 42
     assert torch.equal(new[:2], old[:2]), "the rows in front stand once"
     assert torch.equal(new[2 + 16 : 2 + 32], old[2:]), "positions begin again"
+    assert (
+        made.encoder.layers[0].attention.qkv.weight is model.encoder.layers[0].attention.qkv.weight
+    )
     for name, weight in made.state_dict().items():
         if "position" not in name:
             assert torch.equal(weight, model.state_dict()[name]), name
@@ -117,11 +128,14 @@ def test_the_advice_passes_over_weights_that_are_fresh():
 
 def test_mechanisms_are_read_with_their_size_and_refused_by_name():
     assert [str(each) for each in read_mechanisms("window:7, full")] == ["window:7", "full"]
-    assert read_mechanisms("window:7")[0].mixer(100, causal=True) == Window(7, 0)
+    causal = read_mechanisms("window:7")[0].tree(decoder_only(PAPER), 100)
+    assert causal.decoder.blocks[0].attention.mixer == Window(7, 0)
     with pytest.raises(ConfigError, match="did you mean window"):
         read_mechanisms("windo")
     with pytest.raises(ConfigError, match="whole number"):
         read_mechanisms("window:x")
+    with pytest.raises(ConfigError, match="has no size"):
+        read_mechanisms("linear:4")
 
 
 def test_another_mixer_stands_in_every_layer_of_the_stack_that_is_named():

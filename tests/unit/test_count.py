@@ -18,6 +18,7 @@ from allformer.config import (
     Mixer,
     Tokens,
     Window,
+    XLRelative,
 )  # fmt: skip
 from allformer.config.remix import remix
 from allformer.core.model import build
@@ -198,17 +199,32 @@ def held(state: object) -> int:
     """Bytes of all tensors in a state."""
     if isinstance(state, torch.Tensor):
         return state.numel() * state.element_size()
-    parts = state.values() if isinstance(state, dict) else vars(state).values()
-    return sum(held(x) for x in parts if isinstance(x, torch.Tensor | dict))
+    parts = state if isinstance(state, tuple) else getattr(state, "__dict__", state).values()
+    return sum(held(x) for x in parts if isinstance(x, torch.Tensor | dict | tuple))
 
 
 @pytest.mark.parametrize(
     "mixer", [Full(), Window(32), Window(16, dilation=2), Features("elu"), Features("favor", 48)]
 )
 def test_the_formula_says_what_the_states_hold(mixer):
-    tree = remix(decoder_only(), mixer)
+    check_state(remix(decoder_only(), mixer))
+
+
+def test_the_formula_says_what_a_memory_of_segments_holds():
+    tree = decoder_only(position=None, relative=XLRelative(memory=40))
+    check_state(tree, beside=2 * 24)  # and what each layer has just read: one token
+    assert count(tree, 1 << 20).state_bytes == count(tree, 40).state_bytes
+    assert count(tree, 1 << 20).flops_per_token == count(tree, 120).flops_per_token
+    whole = with_full_attention(tree)
+    assert whole == replace(tree, decoder=replace(tree.decoder, relative=XLRelative()))
+    assert count(tree, 1 << 20).activation_bytes == count(tree, 40).activation_bytes
+
+
+def check_state(tree, beside: int = 0) -> None:
     model = build(tree, seed=0).eval()
     cache = model.new_cache()
     with torch.no_grad():
-        model.step(torch.randint(1, 10, (1, 96)), cache)
-    assert sum(held(layer.own) for layer in cache.layers) == count(tree, 96, 4).state_bytes
+        model.step(torch.randint(1, 10, (1, 95)), cache)
+        model.step(torch.tensor([[1]]), cache)
+    found = sum(held(layer.own) for layer in cache.layers)
+    assert found == count(tree, 96, 4).state_bytes + 4 * beside

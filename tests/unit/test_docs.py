@@ -81,7 +81,23 @@ def test_both_readmes_have_the_same_code(language):
     assert english == chinese
 
 
-SHELL = [*READMES, *(f"docs/{name}{end}" for name in ("training", "tasks") for end in ENDS)]
+LONG = [f"docs/long{end}" for end in ENDS]
+
+
+def test_the_python_of_the_page_on_long_sequences_runs_and_is_the_same_in_both_languages(capsys):
+    names: dict[str, object] = {}
+    for code in blocks(LONG[0], "python"):
+        exec(compile(code, LONG[0], "exec"), names)
+    said = capsys.readouterr().out
+    assert said.count("torch.Size([1, 512, 64])") == 7
+    assert "torch.Size([1, 520])" in said
+    assert names["logits"].shape == (1, 64, 1000)  # type: ignore[attr-defined]
+    for language in ("python", "sh"):
+        english, chinese = ([*map(without_words, blocks(page, language))] for page in LONG)
+        assert english == chinese
+
+
+SHELL = [*READMES, *(f"docs/{name}{end}" for name in ("training", "tasks", "long") for end in ENDS)]
 
 
 @pytest.mark.parametrize("page", SHELL)
@@ -91,7 +107,10 @@ def test_every_command_and_option_shown_exists(page):
     assert shown
     for _, verb, *words in shown:
         assert verb in verbs, f"{page}: there is no `allformer {verb}`"
-        options = {option for part in verbs[verb].params for option in part.opts}
+        command = verbs[verb]
+        if verb == "bench":
+            command = command.commands[words.pop(0)]
+        options = {option for part in command.params for option in part.opts}
         for word in words:
             assert not word.startswith("--") or word in options, f"{page}: {verb} has no {word}"
 
@@ -157,6 +176,7 @@ def test_every_objective_is_explained_with_all_that_can_be_set(page):
         "docs/evaluate",
         "docs/parallel",
         "docs/tasks",
+        "docs/long",
         "docs/design",
         "docs/lessons/README",
     ],

@@ -107,7 +107,9 @@ def fused_elu(x: Tensor, keep: Tensor | None, heads: int, groups: int, size: int
     """`causal_attention` with φ = elu + 1 from the fused projection: x B T (H+2G)·D, and keep B T
     (False at padding) → B T H·D."""
     apply: Any = _FusedElu.apply
-    out: Tensor = apply(x, None if keep is None else keep.to(torch.uint8), heads, groups, size)
+    out: Tensor = apply(
+        x, None if keep is None else keep.to(torch.uint8).contiguous(), heads, groups, size
+    )
     return out
 
 

@@ -28,6 +28,7 @@ Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 BLOCK = 128
 LONG = 2048  # places in a row: for shorter ones a mask is cheap
 SIZES = (16, 32, 64, 128, 256)
+COMPILES = torch.cuda.is_available()
 SHAPES = 16  # have a kernel of their own; what comes after shares one
 
 
@@ -51,25 +52,24 @@ class Flex:
         packed = plan.look is None
         if packed:  # N H D → 1 H N D
             q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        out = call_flex(q, k, v, plan.blocks, scale)
+        out: Tensor = call_flex(q, k, v, plan.blocks, scale)
         return out[0].transpose(0, 1) if packed else out
 
 
-def call_flex(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, scale: float) -> Tensor:
+def call_flex(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, scale: float, **more: Any) -> Any:
     """q B H T D, k and v B G S D → B H T D, by a compiled kernel whatever the shapes.
 
-    Left to itself torch gives up after eight kinds of call, and then computes all pairs.
+    Left to itself torch gives up after eight kinds of call, and then computes all pairs. `more` is
+    for FlexAttention itself; without a GPU only tests come here, and nothing is compiled.
     """
-    more: Any = {"block_mask": blocks, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
-    if torch.compiler.is_compiling():
-        inner: Any = flex_attention(q, k, v, **more)
-        return inner  # type: ignore[no-any-return]
+    more |= {"block_mask": blocks, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
+    if torch.compiler.is_compiling() or not COMPILES:
+        return flex_attention(q, k, v, **more)
     shape = (q.shape, k.shape)
     if len(_shapes) < SHAPES:
         _shapes.add(shape)
     with _patience():
-        out: Tensor = _compiled(shape in _shapes)(q, k, v, **more)
-    return out
+        return _compiled(shape in _shapes)(q, k, v, **more)
 
 
 _shapes: set[tuple[torch.Size, torch.Size]] = set()

@@ -9,15 +9,14 @@ Legend: B rows, H heads, N tokens in order (of all rounds), C chunks, D head siz
 from __future__ import annotations
 
 import copy
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask
 
 from allformer.core.fused import HALF, has_triton
-from allformer.core.kernels.flex import BLOCK, LONG, SIZES, _ordered
+from allformer.core.kernels.flex import BLOCK, LONG, SIZES, _ordered, call_flex
 from allformer.core.taps import listening
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def ring_blocks(own: Ring, tokens: int, device: torch.device) -> BlockMask:
         seen |= meets
     none = torch.zeros_like(seen)
     blocks: BlockMask = BlockMask.from_kv_blocks(
-        *_ordered(seen), *_ordered(none), BLOCK, None, (tokens, tokens)
+        *_ordered(seen, number), *_ordered(none, number), BLOCK, None, (tokens, tokens)
     )
     return blocks
 
@@ -66,16 +65,9 @@ def attend_ring(
     mask, score = _hiding(at, keep, own, q.shape[2] // own.size), None if itself else _alone(at)
     mine = copy.copy(blocks)
     mine.mask_mod = mask
-    call: Any = flex_attention if torch.compiler.is_compiling() or not q.is_cuda else _compiled()
-    out, aux = call(
-        q, k, v, score_mod=score, block_mask=mine, scale=1.0, return_aux=AuxRequest(lse=True)
-    )
+    asked = AuxRequest(lse=True)
+    out, aux = call_flex(q, k, v, mine, 1.0, score_mod=score, return_aux=asked)
     return out, aux.lse
-
-
-@cache
-def _compiled() -> Any:
-    return torch.compile(flex_attention, dynamic=False)
 
 
 def _hiding(at: Tensor, keep: Tensor | None, own: Ring, chunks: int) -> Any:

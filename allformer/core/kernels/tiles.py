@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask
 
 from allformer.core.fused import HALF, has_triton
-from allformer.core.kernels import flex
-from allformer.core.kernels.flex import BLOCK, SIZES
+from allformer.core.kernels.flex import BLOCK, SIZES, call_flex
 from allformer.core.random_blocks import Slots, table_of
 
 Pair = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -55,7 +54,7 @@ def make_tiles(slots: Slots, block: int, blocks: int, length: int, repeated: int
     if repeated:
         return Tiles(mask, _first_more(block, blocks, log(1 + repeated)))
     if bool((table > 1).any()):
-        return Tiles(mask, _by_table(table.float().log(), block))
+        return Tiles(mask, _by_table(table.clamp_min(1).float().log(), block))
     return Tiles(mask, None)
 
 
@@ -77,12 +76,12 @@ def pad_tiles(tiles: Tiles, keep: Tensor) -> Tiles:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, scale: float) -> Tensor:
     """q B H T D, k and v B G T D → B H T D."""
-    call: Any = flex_attention if torch.compiler.is_compiling() else flex._compiled()
-    gqa = q.shape[1] != k.shape[1]
-    out: Tensor = call(
-        q, k, v, score_mod=tiles.added, block_mask=tiles.mask, scale=scale, enable_gqa=gqa
-    )
+    out: Tensor = call_flex(q, k, v, tiles.mask, scale, score_mod=tiles.added)
     return out
+
+
+def _flex(*args: Any, **more: Any) -> Any:
+    return flex_attention(*args, **more)  # torch counts what is compiled by function
 
 
 def _in_tiles(seen: Tensor, block: int, tiles: int) -> tuple[Tensor, Tensor]:

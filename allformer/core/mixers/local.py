@@ -107,7 +107,7 @@ class Local(Mixer):
         places = own.cut(torch.arange(own.length, device=q.device)[None, None])
         hidden = own.hidden(places, own.look(places))
         if hidden is not None:
-            scores = scores.masked_fill(hidden, HIDDEN.get(scores.dtype, -1e9))
+            scores = scores.masked_fill_(hidden, HIDDEN.get(scores.dtype, -1e9))
         weights, _ = weigh(scores)
         weights = F.dropout(tap(self, "chunk_weights", weights), self.dropout, self.training)
         return (weights @ v).flatten(2, 3)  # B H length D

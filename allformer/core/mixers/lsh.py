@@ -137,8 +137,8 @@ class LSH(Mixer):
         scores = q @ k.transpose(-1, -2)  # B H C c w
         hidden = own.hidden(query, key)
         if hidden is not None:
-            scores = scores.masked_fill(hidden, HIDDEN.get(scores.dtype, -1e9))
-        scores = scores.masked_fill(_itself(query, key), ALONE.get(scores.dtype, -1e5))
+            scores = scores.masked_fill_(hidden, HIDDEN.get(scores.dtype, -1e9))
+        scores = scores.masked_fill_(_itself(query, key), ALONE.get(scores.dtype, -1e5))
         weights, total = weigh(scores)
         weights = F.dropout(tap(self, "chunk_weights", weights), self.dropout, self.training)
         return (weights @ v).flatten(2, 3), total.flatten(2)
