@@ -292,6 +292,10 @@ def test_what_makes_no_sense_is_refused_with_the_way_out():
     plain = af.build(DecoderOnly(replace(tree().decoder, relative=None)), seed=0)
     with pytest.raises(ConfigError, match=r"mem_len=3.*remembers no earlier segments"):
         plain(input_ids=ids(4), mem_len=3)
+    near = af.build(tree(memory=6, mixer=Window(5)), seed=0)
+    near(input_ids=ids(4), mem_len=3)
+    with pytest.raises(ConfigError, match=r"mem_len=9.*Window.left=5"):
+        near(input_ids=ids(4), mem_len=9)
     with pytest.raises(ConfigError, match="mems of 1 layers"):
         af.build(tree(), seed=0)(input_ids=ids(4), mems=torch.zeros(1, 2, 2, DIM))
 
