@@ -74,7 +74,7 @@ def show_growth(cases: list[Found]) -> None:
         title = "forward" if work == "forward" else "forward and backward"
         print(f"\n{title:28}{'tokens':>9}{'ms':>11}{'full ÷ it':>11}{'MiB':>10}{'full ÷ it':>11}")
         for case in cases:
-            rows = [row for row in case.get("rows", ()) if row["work"] == work]
+            rows = _rows(case, work)
             for row in rows:
                 peer = _same(full, row)
                 print(
@@ -93,10 +93,13 @@ def exponents(rows: list[Found]) -> dict[str, float]:
     return {key: exponent(lengths, [row[key] for row in last]) for key in ("ms", "mib")}
 
 
+def _rows(case: Found, work: str) -> list[Found]:
+    return [row for row in case.get("rows", ()) if row["work"] == work and "ms" in row]
+
+
 def _same(full: Found | None, row: Found) -> Found | None:
-    rows = () if full is None else full["rows"]
-    same = (each for each in rows if all(each[k] == row[k] for k in ("work", "tokens")))
-    return next(same, None)
+    rows = [] if full is None else _rows(full, row["work"])
+    return next((each for each in rows if each["tokens"] == row["tokens"]), None)
 
 
 def _ratio(peer: Found | None, row: Found, key: str) -> str:
@@ -107,7 +110,7 @@ def show_peers(cases: list[Found]) -> None:
     """Each peer beside us: time, memory, and how many times ours."""
     print(f"\n{'':66}{'ms':>10}{'ours ×':>8}{'MiB':>10}{'of peer':>8}{'max diff':>11}")
     for case in cases:
-        for row in case.get("rows", ()):
+        for row in (row for row in case.get("rows", ()) if "sides" in row):
             ours, name = row["sides"].get("allformer"), f"{case['case']}: {row['what']}"
             for side, figures in row["sides"].items():
                 speed = size = ""
@@ -153,7 +156,7 @@ def main() -> None:
     growth = [case for case in cases if case["case"] in GROWTH]
     for case in growth:
         for work in ("forward", "both"):
-            rows = [row for row in case.get("rows", ()) if row["work"] == work]
+            rows = _rows(case, work)
             if len(rows) > 1:
                 case.setdefault("exponents", {})[work] = exponents(rows)
     if growth:
@@ -163,6 +166,9 @@ def main() -> None:
     for case in cases:
         if "failed" in case:
             print(f"{case['case']} FAILED: {case['failed']}")
+        for row in case.get("rows", ()):
+            if "failed" in row:
+                print(f"{case['case']}, {row['what']} FAILED: {row['failed']}")
     if args.out:
         Path(args.out).write_text(
             json.dumps({"device": machine, "torch": torch.__version__, "cases": cases}, indent=1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from turns import turn
+from turns import attempt, turn
 
 import allformer as af
 from allformer import config
@@ -68,7 +69,10 @@ def grow(name: str, device: torch.device, args: Any) -> dict[str, Any]:
         for n in getattr(shape, work):
             if args.longest and n > args.longest:
                 continue
-            rows.append({"work": work, "tokens": n, **measure(name, n, shape, device, work, args)})
+            found = attempt(
+                f"{work} at {n:,}", partial(measure, name, n, shape, device, work, args)
+            )
+            rows.append({"work": work, "tokens": n, **found})
             gc.collect()
             if device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -96,8 +100,7 @@ def measure(
         (learn if work == "both" else read)(model, inputs, segment)
 
     call()
-    call()
     with turn(args.turns):
-        took = in_turn({name: call}, device, budget=0.4 if device.type == "cuda" else 2.0)[name]
+        took = in_turn({name: call}, device, budget=0.4)[name]
         peak = peak_bytes(call, device)
     return {"ms": 1000 * took, "mib": peak / 2**20}

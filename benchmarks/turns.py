@@ -1,14 +1,16 @@
-"""Alone on a device: processes that name the same file are timed in turn."""
+"""Alone on a device, and going on after a failure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
 def turn(path: str | None) -> Iterator[None]:
-    """Alone on the GPU among processes that name the same file."""
+    """Alone on the device among processes that name the same file."""
     if path is None:
         yield
         return
@@ -17,3 +19,12 @@ def turn(path: str | None) -> Iterator[None]:
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def attempt(what: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A row of a table, or the reason why there is none."""
+    try:
+        return work()
+    except Exception as error:  # whatever a kernel or a peer stumbles over
+        last = traceback.format_exc().strip().splitlines()[-8:]
+        return {"what": what, "failed": f"{type(error).__name__}: {error}"[:300], "said": last}

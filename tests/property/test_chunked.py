@@ -123,6 +123,7 @@ def check_naive(mixer, width: int, causal: bool, side: str) -> None:
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("width", [16, 21])
@@ -440,7 +441,7 @@ def test_a_feed_forward_layer_in_chunks_is_the_same_and_keeps_less():
 # --- on a GPU -------------------------------------------------------------------------------------
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 @pytest.mark.parametrize("chunk", [16, 96, 128])
 @pytest.mark.parametrize("causal", [False, True])
@@ -515,3 +516,28 @@ def big(mixer, causal: bool):
     block = replace(made.stacks[name].blocks[0], attention=attention)
     made = replace(made, **{name: replace(made.stacks[name], blocks=(block,))})
     return af.build(made, seed=0).cuda().eval()
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("size", [16, 96, 128, 200])
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (1, 1), (3, 0), (0, 0), (2, 3)])
+def test_blocks_that_meet_are_those_with_chunks_that_meet(size, before, after):
+    for chunks in (8, 11):
+        length = size * chunks
+        blocks = ring_blocks(Ring(length, size, before, after), length, torch.device("cpu"))
+        chunk = torch.arange(length) // size
+        near = (chunk[None] - chunk[:, None] + before) % chunks <= before + after
+        more, count = -length % 128, -(-length // 128)
+        near = torch.nn.functional.pad(near, (0, more, 0, more))
+        wanted = near.view(count, 128, count, 128).any(3).any(1)
+        assert torch.equal(listed(blocks.kv_num_blocks, blocks.kv_indices, count), wanted)
+        assert torch.equal(listed(blocks.q_num_blocks, blocks.q_indices, count), wanted.T)
+
+
+def listed(numbers: Tensor, indices: Tensor, count: int) -> Tensor:
+    dense = torch.zeros(count, count, dtype=torch.long)
+    for i, number in enumerate(numbers[0, 0].tolist()):
+        for j in indices[0, 0, i, :number].tolist():
+            dense[i, j] += 1
+    assert dense.max() == 1  # each once
+    return dense.bool()

@@ -9,15 +9,20 @@ import torch
 import torch.nn.functional as F
 
 import allformer as af
-from allformer.config import Attention, Features, Rotary
+from allformer.config import Attention, Features, Feed, Rotary
 from allformer.core.fused import linear_attention
 from allformer.core.fused.linear_attention import causal_attention, fused_elu, fused_serves
-from tests.models import MODERN, decoder_only, left_padding, right_padding, tokens
+from allformer.core.mixers import features
+from tests.models import FINAL, MODERN, decoder_only, left_padding, right_padding, tokens
 from tests.property.test_fused import CUDA, DEVICE, DTYPES, close, kernels, on_gpu, random
 
 DECODER = decoder_only(
-    replace(MODERN, attention=Attention(4, kv_heads=2, head_dim=16, mixer=Features("elu"))),
-    position=None, relative=Rotary(),
+    replace(
+        MODERN,
+        attention=Attention(4, kv_heads=2, head_dim=16, mixer=Features("elu")),
+        feed=Feed(96, act="silu", gated=True, bias=False),
+    ),
+    dim=64, position=None, relative=Rotary(), final_norm=FINAL,
 )  # fmt: skip
 
 
@@ -63,8 +68,6 @@ def test_a_model_by_the_kernel_is_the_model_by_chunks(pad, monkeypatch):
     ids, mask = tokens(3, 80).to(DEVICE), pad([80, 9, 66], 80).to(DEVICE)
     found = []
     for serves in (False, True):
-        from allformer.core.mixers import features
-
         monkeypatch.setattr(features, "fused_serves", lambda *case, told=serves: told)
         model.zero_grad()
         loss = model(input_ids=ids, attention_mask=mask, labels=ids).loss

@@ -80,10 +80,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, scale: float) -> Tenso
     return out
 
 
-def _flex(*args: Any, **more: Any) -> Any:
-    return flex_attention(*args, **more)  # torch counts what is compiled by function
-
-
 def _in_tiles(seen: Tensor, block: int, tiles: int) -> tuple[Tensor, Tensor]:
     """H n n of blocks → H m m of tiles: whether somebody in it is seen, and whether all are."""
     if block >= BLOCK:

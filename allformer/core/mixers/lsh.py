@@ -95,7 +95,8 @@ class LSH(Mixer):
             return context[:, :, :width]
         hashes = self._hashes(qk, own.length)  # drawn again as well: dropout draws after it
         order = decided(lambda: self._order(qk, own, hashes, state, width)).long()  # B H R L
-        back = order.argsort(-1)
+        ranks = torch.arange(own.length, device=qk.device).expand_as(order)
+        back = torch.empty_like(order).scatter_(-1, order, ranks)  # where each token has gone
         each = (*qk.shape[:2], order.shape[2], *qk.shape[2:])
         sorted_qk, sorted_v = (
             _moved(x[:, :, None].expand(each), order, back).flatten(2, 3) for x in (qk, v)
