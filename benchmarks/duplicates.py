@@ -40,11 +40,11 @@ TESTS = (8, 4, 2, 1)
 
 def recipe_of(name: str, args: Any) -> Any:
     """The recipe with so many hashes."""
-    chunk = f"model.mixer={{is: LSH, chunk: {args.chunk}, hashes: {name}}}"
+    hashed = f"{{is: LSH, chunk: {args.chunk}, hashes: {name}}}"
     return read_recipe(
         RECIPE,
         [
-            *([] if name == "full" else [chunk]),
+            f"model.mixer={'null' if name == 'full' else hashed}",
             f"data.length={args.length}",
             f"train.steps={args.steps}",
             f"train.save_every={args.steps}",

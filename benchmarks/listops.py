@@ -11,6 +11,10 @@ that alone; --trained-only: not that). Then all are trained side by side by reci
 process each, and the best validation accuracy (2,000 trees) is the table's. Who always says 0 has
 17 %.
 
+The Arena's own figures (6 layers of 512, 5,000 steps of 32, 96,000 trees, test): Transformer 36.4,
+local attention 15.8, Longformer 35.6, BigBird 36.1, Reformer 37.3, Linformer 35.7, Performer 18.0,
+linear attention 16.1 %.
+
 Texts are read by the first token (BERT's pooler); Transformer-XL, which looks back alone, by the
 last. Learned positions for all but it.
 """
