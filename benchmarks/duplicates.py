@@ -19,18 +19,17 @@ Full attention: 100. Each training is a process of its own, side by side.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import side_by_side, table, write_result
+from side_by_side import side_by_side, table, trained, write_result
 
 import allformer as af
 from allformer.config import LSH
-from allformer.train.loop import open_objective, train
+from allformer.train.loop import open_objective
 from allformer.train.precision import find_precision
 from allformer.train.recipe import read_recipe
 from allformer.train.validate import validate
@@ -41,11 +40,11 @@ TESTS = (8, 4, 2, 1)
 
 def recipe_of(name: str, args: Any) -> Any:
     """The recipe with so many hashes."""
-    chunk = f"model.mixer={{is: LSH, chunk: {args.chunk}, hashes: {name}}}"
+    hashed = f"{{is: LSH, chunk: {args.chunk}, hashes: {name}}}"
     return read_recipe(
         RECIPE,
         [
-            *([] if name == "full" else [chunk]),
+            f"model.mixer={'null' if name == 'full' else hashed}",
             f"data.length={args.length}",
             f"train.steps={args.steps}",
             f"train.save_every={args.steps}",
@@ -59,9 +58,8 @@ def recipe_of(name: str, args: Any) -> Any:
 def one(name: str, args: Any) -> dict[str, Any]:
     """Train, then test with other numbers of hashes."""
     run = args.out / f"run-{name}"
-    shutil.rmtree(run, ignore_errors=True)
     recipe = recipe_of(name, args)
-    result = train(recipe, run, device=args.device, compile=args.compile)
+    result = trained(recipe, run, args)
     curve = {r["step"]: r["validation_accuracy"] for r in result.rows if "validation_nll" in r}
     found = {"steps": result.steps, "seconds side by side": result.seconds, "curve": curve}
     objective = open_objective(recipe)
@@ -101,7 +99,7 @@ def shown(results: dict[str, Any]) -> str:
     rows, said = [], []
     for name, result in results.items():
         if "error" in result:
-            said.append(f"{name}: {result['error']}")
+            said.append(f"{name}: {result['error']}; so far {result['so far']}")
         elif name == "full":
             said.append(f"full attention: {100 * result['accuracy']['full']:.2f} %")
         else:

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import argparse
 import math
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import side_by_side, table, write_result
+from side_by_side import side_by_side, table, trained, write_result
 
 from allformer.evaluate.windows import text_nll
-from allformer.train.loop import open_objective, train
+from allformer.train.loop import open_objective
 from allformer.train.precision import find_precision
 from allformer.train.recipe import read_recipe
 from allformer.train.validate import validate
@@ -61,9 +60,8 @@ def shortened(args: Any) -> Path:
 def one(name: str, args: Any) -> dict[str, Any]:
     """Train, then say the validation bytes with each memory."""
     run = args.out / f"run-{name}"
-    shutil.rmtree(run, ignore_errors=True)
     recipe = recipe_of(name, args)
-    result = train(recipe, run, device=args.device, compile=args.compile)
+    result = trained(recipe, run, args)
     model = result.run.model.eval()
     last = next(row for row in reversed(result.rows) if "validation_nll" in row)
     found: dict[str, Any] = {
@@ -122,7 +120,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/enwik8-bench"))
     parser.add_argument("--steps", type=int, help="instead of the recipes' own")
-    parser.add_argument("--bytes", type=int, default=500_000, help="to validate on")
+    parser.add_argument("--bytes", type=int, default=1_000_000, help="to validate on")
     parser.add_argument("--minutes", type=float, default=600, help="then what runs is stopped")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="steps as one captured graph")

@@ -35,7 +35,7 @@ def commands(args: Any, late: float) -> dict[str, list[str]]:
         return [sys.executable, str(HERE / f"{name}.py"), *map(str, (*out, *more))]
 
     changes = {name: [f"--set={x}" for x in getattr(args, f"set_{name}")] for name in PARTS}
-    stop = max(0.1, late - 0.3)  # a part stops its own before it is stopped
+    stop = max(0.1, late - 0.6)  # a part stops its own before it is stopped
     found = {
         "listops": command(
             "listops", "--data", args.listops or args.out / "listops-data", "--trees", args.trees,
@@ -47,10 +47,10 @@ def commands(args: Any, late: float) -> dict[str, list[str]]:
         ),
     }  # fmt: skip
     if args.enwik8:
-        steps = ["--steps", args.enwik8_steps] if args.enwik8_steps else []
+        steps = ["--steps", args.enwik8_steps]
         found["enwik8"] = command(
             "enwik8", "--data", args.enwik8, "--bytes", args.bytes, "--minutes", stop, *steps,
-            *changes["enwik8"],
+            *(["--compile"] if args.device == "cuda" else []), *changes["enwik8"],
         )  # fmt: skip
     if args.wikitext:
         found["lengthen"] = command(
@@ -104,8 +104,8 @@ def main() -> None:
     parser.add_argument("--duplicates-steps", type=int, default=2000)
     parser.add_argument("--length", type=int, default=511, help="of w")
     parser.add_argument("--chunk", type=int, default=64)
-    parser.add_argument("--enwik8-steps", type=int, help="instead of the recipes' own")
-    parser.add_argument("--bytes", type=int, default=500_000)
+    parser.add_argument("--enwik8-steps", type=int, default=2500)
+    parser.add_argument("--bytes", type=int, default=1_000_000)
     parser.add_argument("--lengthen-steps", type=int, default=4000)
     parser.add_argument("--more", type=int, default=600)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from allformer.train.loop import train
+
 _TAIL = 6  # lines of a log that tell why
+_PATIENCE = 5.0  # seconds
 
 
 def side_by_side(
@@ -25,29 +31,38 @@ def side_by_side(
 ) -> dict[str, dict[str, Any]]:
     """The results by name; `most` of them run at a time, all together no longer than `minutes`."""
     out.mkdir(parents=True, exist_ok=True)
-    waiting, running = list(commands), {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nobody is left running
+    waiting = list(commands)
+    running: dict[str, subprocess.Popen[bytes]] = {}
     end = time.monotonic() + 60 * minutes
     try:
-        while waiting or running:
-            late = time.monotonic() > end
-            for name, process in list(running.items()):
-                if late:
-                    process.kill()
-                if process.poll() is not None or late:
-                    process.wait()
-                    said = "late, and stopped" if late else f"ended with {process.returncode}"
-                    print(f"{name}: {said}", file=sys.stderr, flush=True)
-                    del running[name]
-            if late:
-                break
+        while (waiting or running) and time.monotonic() < end:
             while waiting and len(running) < most:
                 name = waiting.pop(0)
                 running[name] = _start(name, commands[name], out)
             time.sleep(0.2)
+            for name in [name for name, each in running.items() if each.poll() is not None]:
+                _say(f"{name}: ended with {running.pop(name).returncode}")
     finally:
+        for name, process in running.items():
+            _say(f"{name}: late, and stopped")
+            process.terminate()
         for process in running.values():
-            process.kill()
+            _ended(process)
     return {name: read_result(out, name) for name in commands}
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    """After a while by force: one that has processes of its own stops them first."""
+    try:
+        process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _start(name: str, command: Sequence[str], out: Path) -> subprocess.Popen[bytes]:
@@ -61,6 +76,21 @@ def _start(name: str, command: Sequence[str], out: Path) -> subprocess.Popen[byt
         )
 
 
+def trained(recipe: Any, run: Path, args: Any) -> Any:
+    """Into a fresh directory. With --compile steps are captured as one graph; where that fails, the
+    whole process begins again without it, as a device that failed in a capture is no good."""
+    shutil.rmtree(run, ignore_errors=True)
+    if not args.compile:
+        return train(recipe, run, device=args.device, compile=False)
+    try:
+        return train(recipe, run, device=args.device, compile=True)
+    except Exception:
+        traceback.print_exc()
+        print("again, without --compile", flush=True)
+        plain = [word for word in sys.argv if word != "--compile"]
+        os.execv(sys.executable, [sys.executable, *plain])
+
+
 def read_result(out: Path, name: str) -> dict[str, Any]:
     """What a process left, or the end of what it said."""
     try:
@@ -69,7 +99,16 @@ def read_result(out: Path, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         log = out / f"{name}.log"
         lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-        return {"error": " / ".join(line.strip()[-200:] for line in lines[-_TAIL:]) or "no result"}
+        said = " / ".join(line.strip()[-200:] for line in lines[-_TAIL:]) or "no result"
+        return {"error": said, "so far": so_far(out / f"run-{name}")}
+
+
+def so_far(run: Path) -> dict[str, Any]:
+    """The last validation of a training that did not come to its end."""
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    found = [row for row in rows if "validation_nll" in row]
+    return found[-1] if found else {}
 
 
 def write_result(path: str | None, found: Mapping[str, Any]) -> None:

@@ -167,10 +167,12 @@ SPREAD: dict[str, Model] = {
         Pool(),
     ),
     "linear": decoder_only(
-        replace(MODERN, attention=replace(MODERN.attention, mixer=Features("elu")))
+        replace(MODERN, attention=replace(MODERN.attention, mixer=Features("elu"))),
+        final_norm=FINAL,
     ),
     "random features": decoder_only(
-        replace(MODERN, attention=replace(MODERN.attention, mixer=Features("favor", 11)))
+        replace(MODERN, attention=replace(MODERN.attention, mixer=Features("favor", 11))),
+        final_norm=FINAL,
     ),
     "low rank": encoder_only(
         replace(MODERN, attention=replace(MODERN.attention, mixer=LowRank(5, 64)))

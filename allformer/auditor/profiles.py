@@ -70,6 +70,20 @@ def cosine_attention(site: Site) -> bool:
     return flat and abs(float(k.mean()) - 1) < 0.01
 
 
+def along_length(ctx: Context, site: Site) -> bool:
+    """Keys that are mixtures of tokens (Linformer): a parameter made so many, whatever the text."""
+    keys = site.k.shape[1]
+    if keys == site.q.shape[1] or not site.k_tag.weight:
+        return False
+    matrix = dict(ctx.module.named_parameters()).get(site.k_tag.weight)
+    if matrix is None or matrix.ndim < 2 or matrix.shape[-2] != keys:
+        return False
+    said = f"keys are projected along the length (as Linformer): {keys} for any text"
+    if said not in ctx.found_profile:
+        ctx.found_profile.append(said)
+    return True
+
+
 def stated_scale(ctx: Context, site: Site) -> bool:
     """A scale that the model's own config states (Gemma 2's scalar s as s^-½, a multiplier)."""
     # These words are the ecosystem's fields for it, not names of anything checked.

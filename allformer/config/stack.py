@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -199,11 +200,13 @@ class Stack(Config):
     def _layers(self, name: str, n: int) -> Iterator[Part]:
         """Layers of one kind in one line: shared weights count once, their work each time."""
         sums: dict[str, Part] = {}
+        texts: dict[str, Counter[str]] = {}  # of each line, what it counts how often
         share = self.share or tuple(range(len(self.blocks)))
         seen: set[int] = set()
         for i, block in zip(share, self.blocks, strict=True):
             for line in block.lines(self.dim, n, self.causal):
                 before = sums.get(line.name, Part(line.name, "", 0))
+                texts.setdefault(line.name, Counter())[line.formula] += i not in seen
                 sums[line.name] = Part(
                     line.name,
                     line.formula,
@@ -213,7 +216,7 @@ class Stack(Config):
                 )
             seen.add(i)
         for line in sums.values():
-            text = f"{len(seen)} × ({line.formula})"
+            text = " + ".join(f"{n} × ({formula})" for formula, n in texts[line.name].items())
             yield replace(line, name=f"{name} {line.name}", formula=text)
 
     def _common(self, name: str) -> Iterator[Part]:

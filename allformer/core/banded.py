@@ -65,20 +65,24 @@ def banded(
     dilation: int = 1,
     bias: Tensor | None = None,
     extra: Seen | None = None,
+    rows: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """q B H T D, k and v B G S D → B H T D: `banded(q, k, v, 256, 0, scale=0.125)` looks back.
 
     A query looks at `left` keys before it and `right` after it, every `dilation`-th, and at itself.
     `keep` (B S) is False where no key stands. `bias` (B or 1, H or 1, T or 1, W) is added to the
-    scores of each query's band, from the left to the right. A query that sees nobody gets zeros.
+    scores of each query's band, from the left to the right. `rows` (B S) numbers texts that lie end
+    to end: each sees itself alone. A query that sees nobody gets zeros.
     """
     if dilation > 1:
-        rows = _Classes(q.shape[2], k.shape[2], dilation)
-        q, k, v, keep, bias = rows.split(q, k, v, keep, bias)
-        extra = None if extra is None else rows.repeat(extra)
-        options: Any = {"keep": keep, "bias": bias, "extra": extra, "dropout": dropout}
-        return rows.join(banded(q, k, v, left, right, scale=scale, **options))
+        classes = _Classes(q.shape[2], k.shape[2], dilation)
+        q, k, v, keep, bias = classes.split(q, k, v, keep, bias)
+        extra = None if extra is None else classes.repeat(extra)
+        rows = None if rows is None else classes.deal(rows[:, None, :, None], 0)[:, 0, :, 0]
+        options: Any = {"keep": keep, "bias": bias, "extra": extra, "rows": rows}
+        out = banded(q, k, v, left, right, scale=scale, dropout=dropout, **options)
+        return classes.join(out)
     targets, sources = q.shape[2], k.shape[2]
     near, far = min(left, sources - 1), min(right, targets - 1)
     if bias is not None:  # places beyond the row's ends are nobody's
@@ -89,8 +93,8 @@ def banded(
     seed = draw(1, q.device)[0] if dropout else None
     band = _Band(near, far, scale, dropout, CHUNK.get(q.device.type, WIDE))
     apply: Any = _Banded.apply
-    out: Tensor = apply(q, k, v, keys, values, bias, keep, mask, seed, band)
-    return out
+    found: Tensor = apply(q, k, v, keys, values, bias, keep, mask, rows, seed, band)
+    return found
 
 
 class _Classes:
@@ -108,15 +112,15 @@ class _Classes:
         if keep is None and self.behind:
             keep = torch.ones(k.shape[0], k.shape[2], dtype=torch.bool, device=k.device)
         if keep is not None:
-            keep = self._deal(keep[:, None, :, None], 0)[:, 0, :, 0]
+            keep = self.deal(keep[:, None, :, None], 0)[:, 0, :, 0]
         if bias is not None:
             if bias.shape[2] > 1:
-                bias = self._deal(bias.expand(q.shape[0], -1, -1, -1), self.before)
+                bias = self.deal(bias.expand(q.shape[0], -1, -1, -1), self.before)
             elif bias.shape[0] > 1:
                 bias = bias.repeat_interleave(self.dilation, 0)
-        return self._deal(q, self.before), self._deal(k, 0), self._deal(v, 0), keep, bias
+        return self.deal(q, self.before), self.deal(k, 0), self.deal(v, 0), keep, bias
 
-    def _deal(self, x: Tensor, before: int) -> Tensor:
+    def deal(self, x: Tensor, before: int) -> Tensor:
         """B H T D → B·d H T/d D."""
         d = self.dilation
         x = F.pad(x, (0, 0, before, self.behind))
@@ -153,12 +157,13 @@ class _Banded(torch.autograd.Function):
         bias: Tensor | None,
         keep: Tensor | None,
         mask: Tensor | None,
+        rows: Tensor | None,
         seed: Tensor | None,
         band: _Band,
     ) -> Tensor:
-        ctx.save_for_backward(q, k, v, keys, values, bias, keep, mask, seed)
+        ctx.save_for_backward(q, k, v, keys, values, bias, keep, mask, rows, seed)
         ctx.band = band
-        work = _Work(band, q, k, v, keys, values, bias, keep, mask, seed)
+        work = _Work(band, q, k, v, keys, values, bias, keep, mask, rows, seed)
         out = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype, device=q.device)
         for chunk in work.chunks():
             _, thin = work.weights(chunk)
@@ -193,7 +198,7 @@ class _Banded(torch.autograd.Function):
             work.give(dk, dek, chunk, pull.transpose(-2, -1) @ queries)
         if dbias is not None and work.bias is not None:
             dbias = dbias.to(work.bias.dtype)
-        return dq, dk, dv, dek, dev, dbias, None, None, None, None
+        return dq, dk, dv, dek, dev, dbias, None, None, None, None, None
 
 
 class _Work:
@@ -210,10 +215,11 @@ class _Work:
         bias: Tensor | None,
         keep: Tensor | None,
         mask: Tensor | None,
+        rows: Tensor | None,
         seed: Tensor | None,
     ) -> None:
         self.q, self.k, self.v, self.extra_k, self.extra_v = q, k, v, keys, values
-        self.bias, self.seed, self.band = bias, seed, band
+        self.bias, self.rows, self.seed, self.band = bias, rows, seed, band
         self.groups, self.share = k.shape[1], q.shape[1] // k.shape[1]
         self.dtype = torch.promote_types(q.dtype, torch.float32)
         self.chunk = min(band.chunk, q.shape[2])
@@ -267,6 +273,8 @@ class _Work:
         near += self.pattern[:rows, columns]
         if self.there is not None:
             near += self.there[..., chunk.low : chunk.high]
+        if self.rows is not None:
+            near += self._same_text(self.rows, chunk)
         if self.bias is not None:
             near += self._bias(chunk, columns)
         if self.extra_there is not None:
@@ -276,6 +284,13 @@ class _Work:
             weights = weights.masked_fill_(self._blind(chunk, columns), 0.0)
         thin = self.thin(weights, chunk) if self.band.dropout else weights
         return weights, thin.to(self.v.dtype)
+
+    def _same_text(self, rows: Tensor, chunk: _Chunk) -> Tensor:
+        """B 1 1 C S."""
+        offset = rows.shape[1] - self.q.shape[2]
+        mine = rows[:, chunk.first + offset : chunk.last + offset]
+        same = mine[:, :, None] == rows[:, None, chunk.low : chunk.high]
+        return self._closed(same)[:, None, None]
 
     def _blind(self, chunk: _Chunk, columns: slice) -> Tensor:
         """B 1 1 C 1: queries that nobody stands near."""

@@ -90,7 +90,7 @@ class Block(nn.Module):
         """
         look = partial(self.attention, plan=plan, state=state, relation=relation, seed=seed)
         if self.pre and state is not None and (before := state.own.before()) is not None:
-            look = partial(look, before=self.attention_norm(before))  # as its own input is normed
+            look = partial(look, before=norm_of_sum(before, None, self.attention_norm))
         steps = [Step("attention", self.attention_norm, look)]
         if self.has_cross:
             across = partial(self.cross, plan=memory_plan, memory=memory, state=state, seed=seed)

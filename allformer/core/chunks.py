@@ -99,8 +99,12 @@ class _Weigh(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor) -> tuple[Tensor, Tensor]:
         wide = widen(scores)
-        total = wide.logsumexp(-1, keepdim=True)
-        weights = (wide - total).exp().to(scores.dtype)
+        most = wide.amax(-1, keepdim=True)
+        weights = (wide - most).exp_()
+        total = most + weights.sum(-1, keepdim=True).log()
+        # exp(scores − total), with one exponential: where all is hidden, the sum −1e9 + log n is
+        # rounded, and the weights are as transformers has them.
+        weights = weights.mul_((most - total).exp_()).to(scores.dtype)
         ctx.save_for_backward(weights)
         return weights, total.squeeze(-1)
 

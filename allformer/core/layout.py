@@ -47,8 +47,8 @@ class Grid(NamedTuple):
         """Every column up to the last new one is a key."""
         query, key = self.columns(device)[None], torch.arange(self.total, device=device)[None]
         told = isinstance(self.past, int)
-        plain, last = self.keep is None and told, told and self.width == 1
-        return Places(query, key, self.keep, plain, last, tail=told)
+        found = Places(query, key, self.keep, self.keep is None and told, told and self.width == 1)
+        return found._replace(tail=told)
 
     def columns(self, device: torch.device) -> Tensor:
         """The places of the new tokens, T."""

@@ -26,6 +26,7 @@ from allformer.core.recompute import recomputed
 from allformer.core.registry import module_for
 from allformer.core.relatives.relative import PLAIN, Relation, refuse_memory
 from allformer.core.states import Cache, LayerState
+from allformer.core.states.segment import leading
 from allformer.core.taps import listening, speaking_as, tap
 from allformer.errors import ConfigError
 
@@ -98,6 +99,7 @@ class Stack(nn.Module):
         layers: Any = self.layers
         states = [layers[j].attention.mixer.new_state(self.config.causal) for j in self.order]
         given = _each(mems, len(states))
+        _check_reach(self.config, memory)
         if self.relative is not None:
             make = self.relative.new_state
             states = [make(x, memory, h, real) for x, h in zip(states, given, strict=True)]
@@ -141,10 +143,14 @@ class Stack(nn.Module):
         seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
         h: Tensor | None = None
         before = NOTHING
+        zeros = self._zeros(layout, cache)
         for i, j in enumerate(self.order):
             layer: Any = self.layers[j]
             state = None if cache is None else cache[i]
             plan = _once(within, layer.attention.mixer, scene, state)
+            if zeros is not None:
+                x = x.masked_fill(zeros, 0.0)
+                h = None if h is None else h.masked_fill(zeros, 0.0)
             if state is not None:
                 state.own.see(x if h is None else x + before(h))
             memory_plan = None
@@ -185,6 +191,13 @@ class Stack(nn.Module):
         """Whether the first segment looks at a memory of zeros."""
         return self.relative is not None and self.relative.config.blank
 
+    def _zeros(self, layout: Layout, cache: Cache | None) -> Tensor | None:
+        """Padding on the left of a memory of zeros, which is as much of it, R T 1."""
+        if cache is None or not self.blank or layout.keep is None or isinstance(layout, Packed):
+            return None
+        assert isinstance(layout.past, int)
+        return leading(layout.keep)[:, layout.past :, None]
+
     def _from_blank(
         self, x: Tensor, layout: Layout, kernel: str, inputs: Mapping[str, Tensor]
     ) -> Tensor:
@@ -211,6 +224,21 @@ class Stack(nn.Module):
         where = layout.positions(x.device, count) if position_ids is None else position_ids
         relation: Relation = self.relative(where, x.dtype)
         return relation
+
+
+def _check_reach(stack: config.Stack, memory: int | None) -> None:
+    """Refuse more memory than all layers look back at: it would change nothing."""
+    usual = 0 if stack.relative is None else stack.relative.memory
+    reaches = [getattr(block.attention.mixer, "left", None) for block in stack.blocks]
+    if memory is None or memory <= usual or None in reaches:
+        return
+    far = max(reach for reach in reaches if reach is not None)
+    if memory > far + 1:
+        raise ConfigError(
+            f"mem_len={memory}, but no layer looks back further than Window.left={far}; give at "
+            f"most {far + 1}, or a model with wider windows (of an old directory: set mem_len in "
+            f"its config.json, which is its window too with same_length)"
+        )
 
 
 def _each(mems: Tensor | Sequence[Tensor] | None, layers: int) -> list[Any]:

@@ -53,19 +53,17 @@ def segment_nll(
     starts = torch.arange(rows) * (width - early)
     cache = model.new_cache(memory)
     for at in range(0, width, length):
-        end = min(at + length, width)
-        places = (starts[:, None] + torch.arange(at, end)).clamp_max(max(0, total - 1))  # R T
-        read = text[places].to(model.device)
+        columns = torch.arange(at, min(at + length, width))
+        places = starts[:, None] + columns  # R T
+        counted = (places < total) & ((columns >= early) | (starts[:, None] == 0))
+        read = text[places.clamp_max(max(0, total - 1))].to(model.device)
         side = Side(cache.grid(*read.shape, None), {"input_ids": read}, read)
         hidden = model.hidden({"decoder": side}, cache=cache)["decoder"]
-        for r, first in enumerate(starts.tolist()):
-            begin, last = max(at, early) if r else at, min(end, total - first)
-            if begin >= last:
-                continue
-            own = slice(first + begin, first + last)
-            states = hidden[r, begin - at : last - at]
-            found[own], _ = token_scores(model, states, text[1:][own])
-            advance(last - begin)
+        own = places[counted]
+        if len(own):
+            states = hidden[counted.to(hidden.device)]
+            found[own], _ = token_scores(model, states, text[own + 1])
+            advance(len(own))
     return found
 
 

@@ -51,7 +51,8 @@ def about_positions(model: config.Model) -> list[Pair]:
     position, dim = model.reader.position or model.writer.position, model.reader.dim
     relative = model.reader.relative or model.writer.relative
     if position is None and relative is not None:
-        key = "rotary" if isinstance(relative, config.Rotary) else "bias"
+        kinds = {config.Rotary: "rotary", config.XLRelative: "distances"}
+        key = kinds.get(type(relative), "bias")
         return [word(f"positions.{key}")]
     if position is None:
         return [word("positions.none")]

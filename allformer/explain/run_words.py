@@ -177,6 +177,11 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
         "product depends on the distance alone; nothing is added to the input.",
         "这里用旋转位置编码：查询和键随位置转过一个角度，二者的内积只取决于距离，输入上不加任何向量。",
     ),
+    "positions.distances": (
+        "No position is added to the embedding. How far a key is behind the query is a sinusoid, "
+        "which each layer projects and compares with the query (Transformer-XL).",
+        "不向嵌入加位置。键在查询之前多远用正弦表示，由每层各自投影，再与查询比较（Transformer-XL）。",
+    ),
     "positions.bias": (
         "Here a learned number for each range of distances is added to the attention's scores.",
         "这里给每一段距离学一个数，加到注意力得分上。",

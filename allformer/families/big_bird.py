@@ -13,14 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from allformer.config import (
-    Block,
-    BlockSparse,
     ClassHead,
     DecoderOnly,
     EncoderOnly,
     Full,
     Head,
-    Learned,
     LMHead,
     Model,
     PretrainHead,
@@ -28,7 +25,8 @@ from allformer.config import (
     Stack,
 )  # fmt: skip
 from allformer.errors import CheckpointError
-from allformer.families import bert, encoder, encoder_map, layer_map
+from allformer.families import bert, blocks, encoder, encoder_map, layer_map
+from allformer.families.blocks import read_blocks, with_attention, without_blocks
 from allformer.families.family import Family, architectures, expect, head_kind
 from allformer.families.fields import Fields
 from allformer.families.heads import small_head
@@ -45,14 +43,13 @@ ARCHITECTURES = {
 }  # fmt: skip
 USUAL = {
     **bert.USUAL, "vocab_size": 50_358, "hidden_act": "gelu_new", "max_position_embeddings": 4096,
-    "bos_token_id": 1, "eos_token_id": 2, "sep_token_id": 66, "attention_type": "block_sparse",
-    "use_bias": True, "rescale_embeddings": False, "block_size": 64, "num_random_blocks": 3,
+    "bos_token_id": 1, "eos_token_id": 2, "sep_token_id": 66, "use_bias": True,
+    "rescale_embeddings": False, **blocks.USUAL,
 }  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
     "bigbird-roberta-base": {},
     "bigbird-roberta-large": bert.LARGE,
 }
-_TYPES = {name: name for name in ("block_sparse", "original_full")}
 
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly | DecoderOnly:
@@ -77,26 +74,12 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
 
 
 def _read_stack(fields: Fields) -> Stack:
-    stack = encoder.read_stack(fields)
-    if fields.choice("attention_type", _TYPES) == "block_sparse":
-        sizes = fields.take("block_size"), fields.take("num_random_blocks")
-        length = fields.take("max_position_embeddings")
-        mixers = [BlockSparse(*sizes, seed=i, table=length) for i in range(len(stack.blocks))]
-    else:
-        fields.inert(WHOLE, "block_size", "num_random_blocks")
-        mixers = [Full()] * len(stack.blocks)  # type: ignore[list-item]
-    bias = True if fields.flag("use_bias", True) else ("out",)
-    blocks = zip(stack.blocks, mixers, strict=True)
-    return replace(
-        stack,
-        source=replace(stack.tokens, scale=fields.flag("rescale_embeddings", False)),
-        blocks=tuple(_with(block, mixer=mixer, bias=bias) for block, mixer in blocks),
-        dropout_at="summed",
-    )
-
-
-def _with(block: Block, **changes: Any) -> Block:
-    return replace(block, attention=replace(block.attention, **changes))
+    stack = read_blocks(fields, encoder.read_stack(fields))
+    if not fields.flag("use_bias", True):
+        own = tuple(with_attention(block, bias=("out",)) for block in stack.blocks)
+        stack = replace(stack, blocks=own)
+    source = replace(stack.tokens, scale=fields.flag("rescale_embeddings", False))
+    return replace(stack, source=source, dropout_at="summed")
 
 
 def _check_causal(fields: Fields, stack: Stack) -> None:
@@ -116,34 +99,16 @@ def _check_causal(fields: Fields, stack: Stack) -> None:
 def write(model: Model) -> dict[str, Any]:
     """The tree → config.json."""
     expect(isinstance(model, EncoderOnly | DecoderOnly), "is neither an encoder nor a decoder")
-    stack = model.reader
-    first = stack.blocks[0].attention
-    plain = tuple(_with(block, mixer=Full()) for block in stack.blocks)
-    alike = EncoderOnly(replace(stack, blocks=plain, causal=False), model.head, model.pool)
-    out = encoder.write_stack(alike) | encoder.classifier_dropout(alike)
-    out |= {"use_bias": first.biased("q"), "rescale_embeddings": stack.source.scale}
+    stack, said = without_blocks(model.reader)
+    alike = EncoderOnly(replace(stack, causal=False), model.head, model.pool)
+    out = encoder.write_stack(alike) | encoder.classifier_dropout(alike) | said
+    out["use_bias"] = stack.blocks[0].attention.biased("q")
+    out["rescale_embeddings"] = stack.source.scale
     if isinstance(model, DecoderOnly):
         out["is_decoder"] = True
     if isinstance(model.head, ReadingHead):
         out["sep_token_id"] = model.head.sep_id
-    return out | _write_mixer(stack)
-
-
-def _write_mixer(stack: Stack) -> dict[str, Any]:
-    mixers = [block.attention.mixer for block in stack.blocks]
-    first = mixers[0]
-    if first == Full():
-        return {"attention_type": "original_full"}
-    expect(isinstance(first, BlockSparse), "looks neither at blocks nor at everything")
-    assert isinstance(first, BlockSparse)
-    assert isinstance(stack.position, Learned)  # `write_stack` expects it
-    seeded = [replace(first, seed=i, table=stack.position.length) for i in range(len(mixers))]
-    expect(mixers == seeded, "draws its blocks otherwise than by the number of the layer")
-    return {
-        "attention_type": "block_sparse",
-        "block_size": first.block,
-        "num_random_blocks": first.random,
-    }
+    return out
 
 
 def kind(model: Model) -> str:

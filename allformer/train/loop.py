@@ -40,6 +40,7 @@ from allformer.train.parallel.launch import launched, own_device, together
 from allformer.train.parallel.quiet import Quiet, silent
 from allformer.train.precision import find_precision
 from allformer.train.progress import Clock, Progress, clock
+from allformer.train.redraw import Redraw
 from allformer.train.resumed import resumed_recipe, write_recipe
 from allformer.train.sections.common import TrainRecipe
 from allformer.train.sections.recipe import Recipe
@@ -193,6 +194,7 @@ class Job:
         self.stepper = Stepper(self.model, objective, self._settings(), ranks)
         self.frame = objective.frame() if self.compile or ranks.framed else None
         self.steps = self._steps()
+        self.redraw = Redraw(self.model, recipe.train.redraw)
         self.step, self.place, self.seconds = 0, Place(), 0.0
         self.window = Window(objective.terms, self.stepper.scaler is not None)
         self.best = Best(run, recipe.train.best) if recipe.train.best else None
@@ -312,6 +314,7 @@ class Job:
         self.step += 1
         random = self.watch.before(self.step, batches)
         result = self.stepper([moved(b, self.device) for b in batches], self._rate(self.step))
+        self.redraw(self.step)
         self.watch.after(result)
         self.window.add(self.step, result, batches, random)
         self.seconds = self.clock.count(result.tokens)
@@ -451,6 +454,7 @@ class Job:
             return 1, f"moving average of {self.stepper.ema.decay:g}"
         last = self.ranks.same(self._good_checkpoints)[-self.recipe.train.average :]
         take_mean(last, self.ranks.holding(self.model))
+        self.redraw.restore(self.step)
         return len(last), f"mean of {len(last)} checkpoints"
 
     def _keep_predictions(self) -> None:

@@ -84,7 +84,7 @@ BY_CHOICE = {"own scale": "unscaled", "no positions": "no-positions"}
 
 
 @pytest.mark.every(3)
-@pytest.mark.parametrize("name", ["seq2seq modern", "decoder paper", "decoder modern", "encoder paper", "two vocabularies", "layers that differ", "own scale", "no positions"])  # fmt: skip  # noqa: E501
+@pytest.mark.parametrize("name", ["seq2seq modern", "decoder paper", "decoder modern", "encoder paper", "two vocabularies", "layers that differ", "own scale", "no positions", "linear", "random features", "low rank"])  # fmt: skip  # noqa: E501
 def test_our_models_have_no_findings(name):
     config = SPREAD[name]
     model = build(config, seed=1)

@@ -44,7 +44,7 @@ LSH, RING, ANY = "mixers.lsh:LSH", "chunks:Ring", {"raises": Exception}
 
 MUTANTS: list[Mutant] = [
     bug("a query looks at itself", "nearly all weight is on itself", f"{LSH}._attend",
-        "scores.masked_fill(_itself(query, key), ALONE.get(scores.dtype, -1e5))", "scores",
+        "scores.masked_fill_(_itself(query, key), ALONE.get(scores.dtype, -1e5))", "scores",
         "hashed"),
     bug("alone is hidden", "the first token has nothing to say", f"{LSH}._attend",
         "ALONE.get(scores.dtype, -1e5)", "float('-inf')", "hashed, looking back"),

@@ -10,11 +10,21 @@ import warnings
 import pytest
 import torch
 
-from tests.mutants import answers, blocks, families, longformer, mutants, reformer, states
+from tests.mutants import (
+    answers,
+    blocks,
+    families,
+    linear,
+    longformer,
+    mutants,
+    reformer,
+    segments,
+    states,
+)
 from tests.mutants.mutants import Mutant
 from tests.mutants.plant import plant
 
-ROOMS = (mutants, states, answers, families, longformer, blocks, reformer)
+ROOMS = (mutants, states, answers, families, longformer, blocks, reformer, segments, linear)
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]
 DEAR = ("any json", "compiled loss")  # a second, where others take a hundredth

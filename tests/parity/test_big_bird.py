@@ -88,6 +88,7 @@ def check_forward(name: str, side: str, path: Path) -> None:
         zoo.compare(case, af.load(path), theirs, inputs)
 
 
+@pytest.mark.every(5)
 @each
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 def test_the_same_numbers(case, side, written):
@@ -191,6 +192,15 @@ def test_padding_is_what_transformers_makes_of_it(written):
         hers = theirs(**inputs).last_hidden_state
         seen = af.trace(af.load(written["bird"]), **inputs)
     assert (seen["encoder.output"] - hers).abs().max() < 1e-10
+
+
+def test_the_causal_one_writes_what_transformers_writes(written):
+    theirs, ours = zoo.oracle(BY_NAME["bird causal"]), af.load(written["bird causal"])
+    ids = torch.randint(6, 83, (2, 7), generator=torch.Generator().manual_seed(1))
+    options = {"max_new_tokens": 15, "do_sample": False, "eos_token_id": None}
+    with torch.no_grad():
+        mine, hers = ours.generate(ids, **options), theirs.generate(ids, **options)
+    assert mine.tolist() == hers.tolist()
 
 
 # --- the head for answers -------------------------------------------------------------------------

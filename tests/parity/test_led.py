@@ -21,6 +21,7 @@ from allformer.config import GlobalWindow, Learned
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import read_config, write_config
 from tests.parity import zoo
+from tests.parity.combos import beam_or_greedy, sampled
 from tests.parity.test_generate_families import WAYS, talkative
 from tests.parity.test_longformer import marks
 from tests.parity.zoo import Case
@@ -107,6 +108,25 @@ def test_the_same_tokens_are_written(way, tmp_path):
         assert plain.tolist() == got.tolist()
         said.append(got.tolist())
     assert said[0] != said[1]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # both have much to say about such options
+@pytest.mark.parametrize("seed", [3, 8, 11])
+def test_the_same_tokens_with_any_combination_of_options(seed, tmp_path):
+    case = BY_NAME["words"]
+    theirs = talkative(case)
+    ours = af.load(zoo.on_disk(theirs, tmp_path))
+    inputs = batch(case, theirs, "right")
+    del inputs["decoder_input_ids"]
+    for make in (beam_or_greedy, sampled):
+        options = make(seed, encoder=True) | {"decoder_start_token_id": 2}
+        torch.manual_seed(seed)
+        wanted = theirs.generate(**inputs, **options)
+        torch.manual_seed(seed)
+        for _ in ours.encoder.layers:
+            torch.rand([])  # transformers draws for each layer of the encoder, and drops none
+        assert ours.generate(**inputs, **options).tolist() == wanted.tolist()
 
 
 def test_marks_are_refused_where_nobody_takes_them(written):

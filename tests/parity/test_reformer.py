@@ -103,6 +103,7 @@ def test_the_same_numbers_in_short_rows(case, written):
     check_forward(case.name, "right", written[case.name], (4, 2))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", [c.name for c in CASES if c.labels != "none"])
 def test_the_same_training(name, side, written, monkeypatch):
@@ -161,6 +162,14 @@ def test_the_same_text_without_a_cache(prompt, written):
     ids = zoo.batch(BY_NAME["writes"], theirs, "none")["input_ids"][:, :prompt]
     options = {"max_new_tokens": 6, "use_cache": False}
     assert torch.equal(written_text(ours, ids, **options), written_text(theirs, ids, **options))
+
+
+@pytest.mark.parametrize("prompt", [8, 24])
+def test_the_same_text_with_cached_buckets(prompt, written):
+    theirs, ours = zoo.oracle(BY_NAME["writes"]), af.load(written["writes"])
+    ids = zoo.batch(BY_NAME["writes"], theirs, "none")["input_ids"][:1, :prompt]
+    said = [written_text(model, ids, max_new_tokens=8) for model in (ours, theirs)]
+    assert torch.equal(*said)
 
 
 def stepwise(model, ids, prompt: int, ours: bool):

@@ -131,6 +131,8 @@ TINY = {  # name → files, config.json, tokenizer_config.json, further files
          "clean_up_tokenization_spaces": True}, {},
     ),
     "roberta": ("roberta", {"model_type": "roberta"}, {"model_max_length": 512}, {}),
+    "longformer": ("roberta", {"model_type": "longformer"}, {"model_max_length": 4096}, {}),
+    "led": ("roberta", {"model_type": "led"}, {"tokenizer_class": "LEDTokenizer"}, {}),
     "bart": (
         "roberta", {"model_type": "bart"},
         {"tokenizer_class": "BartTokenizer", "add_prefix_space": True, "trim_offsets": False,

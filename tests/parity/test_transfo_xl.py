@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -67,7 +68,18 @@ def read(case: str) -> list[Tensor]:
 @pytest.mark.parametrize("kernel", ["fast", "eager"])
 @pytest.mark.parametrize("case", CASES)
 def test_segments_with_memory_are_those_on_record(models: dict[str, Any], case: str, kernel: str):
-    model, mems = models[case], None
+    check_segments(models[case], case, kernel)
+
+
+def check_loaded(case: str) -> None:
+    """From the directory on."""
+    with TemporaryDirectory() as folder:
+        check_segments(af.load(directory(case, Path(folder))), case)
+
+
+def check_segments(model: Any, case: str, kernel: str = "fast") -> None:
+    """Hidden states, scores and memory of three segments."""
+    mems = None
     with torch.no_grad():
         for ids, wanted in zip(read(case), record()[case]["segments"], strict=True):
             out = model(input_ids=ids, mems=mems, kernel=kernel)

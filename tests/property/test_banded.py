@@ -115,6 +115,22 @@ def test_what_everybody_sees_is_in_the_same_softmax(keep, masked, dilation):
     check(options, [q, k, v, extra.keys, extra.values], q, k, v, 1, 2, **options)
 
 
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_texts_end_to_end_see_themselves_alone(dilation):
+    """As one row each."""
+    lengths = (6, 1, 9, 4)
+    q, k, v = numbers(1, 4, 20, 3), numbers(1, 2, 20, 3), numbers(1, 2, 20, 3)
+    rows = torch.repeat_interleave(torch.arange(4), torch.tensor(lengths))[None]
+    mine = banded(q, k, v, 3, 2, scale=0.7, rows=rows, dilation=dilation)
+    parts = zip(*(x.split(lengths, dim=2) for x in (q, k, v)), strict=True)
+    wanted = torch.cat([formula(*part, 3, 2, None, dilation) for part in parts], dim=2)
+    torch.testing.assert_close(mine, wanted, rtol=1e-11, atol=1e-11)
+    push = torch.randn_like(wanted)
+    grads = (torch.autograd.grad(x, (q, k, v), push) for x in (mine, wanted))
+    for x, y in zip(*grads, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
+
+
 def test_nobody_that_everybody_sees_is_no_difference():
     q, k, v = numbers(1, 2, 9, 3), numbers(1, 2, 9, 3), numbers(1, 2, 9, 3)
     none = Seen(k[:, :, :0], v[:, :, :0], torch.zeros(1, 0).bool())

@@ -26,7 +26,9 @@ from allformer.config import (
     cycle,
     repeat,
 )
-from allformer.core.chunks import filled, weigh
+from allformer.core.chunks import Ring, filled, weigh
+from allformer.core.kernels.rings import attend_ring, ring_blocks
+from allformer.core.mixers import lsh
 from allformer.core.mixers.lsh import _buckets
 from allformer.core.states import Hashes
 from allformer.core.taps import listen
@@ -121,6 +123,7 @@ def check_naive(mixer, width: int, causal: bool, side: str) -> None:
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("width", [16, 21])
@@ -310,6 +313,18 @@ def test_step_by_step_is_all_at_once(mixer, pad):
     torch.testing.assert_close(torch.cat(said, 1)[keep], whole[keep], rtol=0, atol=1e-11)
 
 
+def test_neighbours_remember_no_more_than_their_last_chunks():
+    model = loud(tree(NEAR, True))
+    attention = model.config.decoder.blocks[0].attention
+    for count in (5, 20):
+        cache = model.new_cache()
+        with torch.no_grad():
+            model(input_ids=tokens(1, count), cache=cache)
+        own = cache[0].own
+        kept = own._keys.numel() + own._values.numel()
+        assert kept == NEAR.state(attention, 12, count)
+
+
 def test_beyond_a_chunk_steps_look_at_the_same_bucket_whatever_the_batch():
     check_steps()
 
@@ -433,3 +448,108 @@ def test_a_feed_forward_layer_in_chunks_is_the_same_and_keeps_less():
     for (name, x), (_, y) in zip(a.named_parameters(), b.named_parameters(), strict=True):
         torch.testing.assert_close(x.grad, y.grad, rtol=0, atol=1e-12, msg=name)
     assert af.count(chunked).activation_bytes < af.count(plain).activation_bytes
+
+
+# --- on a GPU -------------------------------------------------------------------------------------
+
+
+@pytest.mark.every(5)
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("chunk", [16, 96, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_what_flex_is_told_is_the_formula(chunk, causal, rounds):
+    """Blocks, mask and scores of the kernel, computed by torch without it."""
+    tokens_, length = 384 * max(1, rounds), 384
+    own = Ring(length, chunk, 1, 0 if causal else 1, right_padding([length, 300], length).bool())
+    own = own._replace(causal=causal)
+    make = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 2, tokens_, 16, generator=make).double() for _ in range(3))
+    places = torch.arange(length).expand(2, 2, length)
+    if rounds:
+        order = [torch.randperm(length, generator=make) for _ in range(2 * 2 * rounds)]
+        places = torch.stack(order).view(2, 2, tokens_)
+    blocks = ring_blocks(own, tokens_, q.device)
+    context, total = attend_ring(q, k, v, places, own, blocks, itself=not rounds)
+    cut_places = own.cut(places)
+    scores = own.cut(q) @ own.look(own.cut(k)).transpose(-1, -2)
+    hidden = own.hidden(cut_places, own.look(cut_places))
+    scores = scores.masked_fill(hidden, -1e9)
+    if rounds:
+        same = cut_places[..., None] == own.look(cut_places)[..., None, :]
+        scores = scores.masked_fill(same, -1e5)
+    weights, wanted_total = weigh(scores)
+    wanted = (weights @ own.look(own.cut(v))).flatten(2, 3)
+    real = own.keep[:, None].expand(-1, 2, -1).gather(2, places)
+    torch.testing.assert_close(context[real], wanted[real], rtol=0, atol=1e-9)
+    torch.testing.assert_close(total[real].double(), wanted_total.flatten(2)[real])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("mixer", [LSH(64, 4, seed=1), LSH(256, 2, seed=1), Local(128), Local(64)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_kernel_is_the_formula(mixer, causal, padded):
+    """Outputs and gradients in bf16, as near to fp32 as the plain form is."""
+    model, ids = big(mixer, causal), tokens(2, 4000).cuda()
+    mask = right_padding([4000, 3000 if padded else 4000], 4000).cuda()
+
+    def both(**how):
+        model.zero_grad()
+        out = model.states(input_ids=ids, attention_mask=mask, **how)
+        (states,) = out.values()
+        states = states[mask.bool()].float()
+        states.square().mean().backward()
+        (stack,) = model.config.stacks
+        grad = model.get_submodule(f"{stack}.layers.0.attention.qkv").weight.grad
+        return states.detach(), grad.clone()
+
+    wanted = both(dtype=torch.float32, kernel="eager")
+    plain, fast = both(dtype=torch.bfloat16, kernel="eager"), both(dtype=torch.bfloat16)
+    for a, b, c in zip(fast, plain, wanted, strict=True):
+        assert (a - c).norm() <= 1.5 * (b - c).norm() + 0.02 * c.norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_kernel_is_chosen_on_a_gpu(monkeypatch):
+    called = []
+    plain = lsh.attend_ring
+    monkeypatch.setattr(lsh, "attend_ring", lambda *args: called.append(0) or plain(*args))
+    with torch.no_grad():
+        big(LSH(64, 2, seed=1), True).states(input_ids=tokens(1, 4096).cuda(), dtype=torch.bfloat16)
+    assert called
+
+
+def big(mixer, causal: bool):
+    """One layer of heads that the kernel takes, without dropout, on the GPU."""
+    made = tree(mixer, causal)
+    (name,) = made.stacks
+    attention = Attention(2, head_dim=64, mixer=mixer, bias=False)
+    block = replace(made.stacks[name].blocks[0], attention=attention)
+    made = replace(made, **{name: replace(made.stacks[name], blocks=(block,))})
+    return af.build(made, seed=0).cuda().eval()
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("size", [16, 96, 128, 200])
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (1, 1), (3, 0), (0, 0), (2, 3)])
+def test_blocks_that_meet_are_those_with_chunks_that_meet(size, before, after):
+    for chunks in (8, 11):
+        length = size * chunks
+        blocks = ring_blocks(Ring(length, size, before, after), length, torch.device("cpu"))
+        chunk = torch.arange(length) // size
+        near = (chunk[None] - chunk[:, None] + before) % chunks <= before + after
+        more, count = -length % 128, -(-length // 128)
+        near = torch.nn.functional.pad(near, (0, more, 0, more))
+        wanted = near.view(count, 128, count, 128).any(3).any(1)
+        assert torch.equal(listed(blocks.kv_num_blocks, blocks.kv_indices, count), wanted)
+        assert torch.equal(listed(blocks.q_num_blocks, blocks.q_indices, count), wanted.T)
+
+
+def listed(numbers: Tensor, indices: Tensor, count: int) -> Tensor:
+    dense = torch.zeros(count, count, dtype=torch.long)
+    for i, number in enumerate(numbers[0, 0].tolist()):
+        for j in indices[0, 0, i, :number].tolist():
+            dense[i, j] += 1
+    assert dense.max() == 1  # each once
+    return dense.bool()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -18,8 +19,7 @@ from allformer.config import (
     Rotary,
     config_from_json,
 )
-from allformer.core.fused import linear_attention
-from allformer.core.fused.linear_attention import causal_attention, whole_attention
+from allformer.core.fused.linear_attention import CHUNK, causal_attention, whole_attention
 from allformer.core.layout import Grid
 from allformer.core.mixers.features import Features as Mixer
 from allformer.core.mixers.features import Plan, orthogonal, redraw
@@ -29,6 +29,7 @@ from tests.largest import Largest
 from tests.models import (
     MODERN,
     PAPER,
+    SPREAD,
     decoder_only,
     encoder_only,
     left_padding,
@@ -41,6 +42,7 @@ from tests.models import (
 
 ELU, FAVOR = Features("elu"), Features("favor", 24, seed=3)
 KINDS = {"elu": ELU, "favor": FAVOR}
+LENGTH = 2 * CHUNK + 45
 both = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -56,7 +58,7 @@ def mixer_of(kind, heads=6, groups=2, size=5):
     return mixer
 
 
-def projections(rows=2, heads=6, groups=2, length=37, size=5, seed=0, dtype=torch.float64):
+def projections(rows=2, heads=6, groups=2, length=LENGTH, size=5, seed=0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
     return tuple(
         torch.randn(rows, n, length, size, generator=generator, dtype=torch.float64).to(dtype)
@@ -87,13 +89,10 @@ def fast(mixer, q, k, v, keep, causal):
     return causal_attention(q, k, v, top)[0] if causal else whole_attention(q, k, v, top)
 
 
-@both
-@pytest.mark.parametrize("causal", [True, False])
-def test_chunks_give_the_values_and_gradients_of_the_formula(kind, causal, monkeypatch):
-    monkeypatch.setattr(linear_attention, "CHUNK", 8)
+def check_formula(kind: str, causal: bool) -> None:
     mixer = mixer_of(kind)
-    keep = torch.ones(2, 37, dtype=torch.bool)
-    keep[0, :11], keep[1, 30:], keep[1, 9] = False, False, False  # a whole chunk of nobody, too
+    keep = torch.ones(2, LENGTH, dtype=torch.bool)
+    keep[0, : CHUNK + 11], keep[1, 270:], keep[1, 9] = False, False, False  # a chunk of nobody
     results = []
     for form in (naive, fast):
         q, k, v = (x.requires_grad_() for x in projections())
@@ -105,16 +104,20 @@ def test_chunks_give_the_values_and_gradients_of_the_formula(kind, causal, monke
 
 
 @both
-def test_token_by_token_is_all_at_once(kind, monkeypatch):
-    monkeypatch.setattr(linear_attention, "CHUNK", 8)
+@pytest.mark.parametrize("causal", [True, False])
+def test_chunks_give_the_values_and_gradients_of_the_formula(kind, causal):
+    check_formula(kind, causal)
+
+
+def check_steps(kind: str) -> None:
     mixer = mixer_of(kind)
     q, k, v = projections()
-    keep = torch.ones(2, 37, dtype=torch.bool)
+    keep = torch.ones(2, LENGTH, dtype=torch.bool)
     keep[0, :5] = False
     q, k, top = mixer.features(q, k, keep[:, None])
     whole, last = causal_attention(q, k, v, top)
     sums, steps = None, []
-    for begin, end in [(0, 13), (13, 14), *((i, i + 1) for i in range(14, 37))]:
+    for begin, end in pairwise([0, 150, 151, 152, 290, *range(291, LENGTH + 1)]):
         part = slice(begin, end)
         mine = None if top is None else top[:, :, part]
         out, sums = causal_attention(q[:, :, part], k[:, :, part], v[:, :, part], mine, sums)
@@ -126,7 +129,11 @@ def test_token_by_token_is_all_at_once(kind, monkeypatch):
 
 
 @both
-def test_what_comes_later_changes_no_bit(kind):
+def test_token_by_token_is_all_at_once(kind):
+    check_steps(kind)
+
+
+def check_future(kind: str) -> None:
     mixer = mixer_of(kind)
     q, k, v = projections(length=150)
     keep = torch.ones(2, 150, dtype=torch.bool)
@@ -138,7 +145,12 @@ def test_what_comes_later_changes_no_bit(kind):
     assert not torch.equal(before[:, :, 97:], after[:, :, 97:])
 
 
-def test_huge_keys_neither_overflow_nor_vanish():
+@both
+def test_what_comes_later_changes_no_bit(kind):
+    check_future(kind)
+
+
+def check_huge() -> None:
     mixer = mixer_of("favor", 1, 1, 16).float()
     q, k, v = projections(1, 1, 1, 200, 16, dtype=torch.float32)
     k[:, :, 0] *= 40  # exp(−|k|²/2) is far below any float: alone, it still is all there is
@@ -147,6 +159,10 @@ def test_huge_keys_neither_overflow_nor_vanish():
     torch.testing.assert_close(out[:, :, 0], v[:, :, 0])
     wanted = fast(mixer.double(), q.double(), k.double(), v.double(), keep, causal=True)
     torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_huge_keys_neither_overflow_nor_vanish():
+    check_huge()
 
 
 def test_favor_is_softmax_on_average_and_errs_as_one_over_the_root():
@@ -184,7 +200,7 @@ def test_a_model_with_many_features_gives_what_softmax_gives():
     assert errors[1] < 0.01 < 4 * errors[1] < errors[0]
 
 
-def test_orthogonal_draws_are_orthogonal_and_as_long_as_gaussian_ones():
+def check_draws() -> None:
     w = orthogonal(4000, 16, torch.Generator().manual_seed(0))
     first = w[:16] / w[:16].norm(dim=-1, keepdim=True)
     torch.testing.assert_close(first @ first.T, torch.eye(16, dtype=torch.float64))
@@ -193,6 +209,10 @@ def test_orthogonal_draws_are_orthogonal_and_as_long_as_gaussian_ones():
     torch.testing.assert_close(
         w.T @ w / 4000, torch.eye(16, dtype=torch.float64), rtol=0, atol=0.06
     )
+
+
+def test_orthogonal_draws_are_orthogonal_and_as_long_as_gaussian_ones():
+    check_draws()
 
 
 @both
@@ -237,8 +257,7 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_padding_on_either_side_changes_nothing(name):
+def check_padding(name: str) -> None:
     model = loud(TREES[name])
     ids = tokens(3, 19)
     alone = [
@@ -258,8 +277,12 @@ def test_padding_on_either_side_changes_nothing(name):
                 torch.testing.assert_close(logits[i, mask[i].bool()], wanted, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["elu", "favor", "elu turned"])
-def test_cached_is_uncached_with_padding_on_the_left(name):
+@pytest.mark.parametrize("name", TREES)
+def test_padding_on_either_side_changes_nothing(name):
+    check_padding(name)
+
+
+def check_cached(name: str) -> None:
     model = loud(TREES[name])
     ids, mask = tokens(3, 15), left_padding([15, 6, 11], 15)
     cache = model.new_cache()
@@ -270,6 +293,11 @@ def test_cached_is_uncached_with_padding_on_the_left(name):
     whole = model(input_ids=ids, attention_mask=mask).logits
     kept = mask.bool()
     torch.testing.assert_close(torch.cat(steps, 1)[kept], whole[kept], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["elu", "favor", "elu turned"])
+def test_cached_is_uncached_with_padding_on_the_left(name):
+    check_cached(name)
 
 
 @both
@@ -381,3 +409,18 @@ def test_a_state_of_keys_is_refused():
     model = loud(TREES["elu"])
     with pytest.raises(ConfigError, match="remembers sums, not keys"):
         model(input_ids=tokens(1, 4), cache=Cache([Growing(), Growing()]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["linear", "random features", "low rank"])
+def test_a_compiled_graph_gives_the_same_loss_and_gradients(name):
+    model = loud(SPREAD[name])
+    ids, mask = tokens(2, 20), left_padding([20, 13], 20)
+    found = []
+    for call in (model, torch.compile(model, backend="aot_eager", fullgraph=True)):
+        model.zero_grad()
+        loss = call(input_ids=ids, attention_mask=mask, labels=ids).loss
+        loss.backward()
+        found.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+    for mine, hers in zip(*found, strict=True):
+        torch.testing.assert_close(mine, hers, rtol=1e-9, atol=1e-9)

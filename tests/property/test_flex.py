@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import pytest
@@ -118,8 +119,7 @@ def test_the_lists_are_as_long_as_the_window_not_as_the_row():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("causal", "dilation"), [(False, 1), (True, 1), (False, 4)])
 @pytest.mark.parametrize("name", ["a row", "documents", "padded rows"])
-def test_numbers_are_the_formulas(name, causal, dilation, monkeypatch):
-    monkeypatch.setattr(flex, "_compiled", lambda: flex_attention)
+def test_numbers_are_the_formulas(name, causal, dilation):
     layout, reach, size = LAYOUTS[name], (40, 60), 16
     wanted_pairs = allowed(layout, causal, reach, dilation)[:, None]
     rows, n = 1 if layout.packed else layout.rows, wanted_pairs.shape[-1]
@@ -172,6 +172,36 @@ def test_it_serves_narrow_windows_of_long_rows_on_a_gpu_alone(change, monkeypatc
     case = Case("fast", torch.device("cuda"), torch.bfloat16, 64, False, False, window=1025)
     assert Flex().fits(case._replace(width=16_384))
     assert not Flex().fits(case._replace(**{"width": 16_384, **change}))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_many_lengths_stay_compiled(monkeypatch):
+    """More than torch has patience for: the first few have their own kernel, the rest share one."""
+    made = {True: 0, False: 0}
+
+    def compiled(own):
+        def note(graph, _):
+            made[own] += 1
+            return graph.forward
+
+        call = flex_attention if own else flex._any_shape
+        return torch.compile(call, backend=note, dynamic=not own)
+
+    monkeypatch.setattr(flex, "_compiled", functools.cache(compiled))
+    monkeypatch.setattr(flex, "COMPILES", True)
+    monkeypatch.setattr(flex, "_shapes", set())
+    monkeypatch.setattr(flex, "SHAPES", 9)
+    torch._dynamo.reset()
+    for length in range(130, 143):
+        x = torch.randn(1, 1, length, 16)
+        blocks = window_blocks(scene_of(Grid(1, length)), (5, 5))
+        with torch.no_grad():
+            out = flex.call_flex(x, x, x, blocks, 0.25)
+            torch.testing.assert_close(out, flex_attention(x, x, x, block_mask=blocks, scale=0.25))
+    assert made[True] == 9, "torch gave up"
+    assert 1 <= made[False] <= 2
+    torch._dynamo.reset()
 
 
 ON_GPU = pytest.mark.skipif(
@@ -240,3 +270,31 @@ def test_on_a_gpu_memory_grows_with_the_length():
         ).sum().backward()
         peaks.append(torch.cuda.max_memory_allocated() - before)
     assert peaks[1] < 4.5 * peaks[0]
+
+
+@ON_GPU
+def test_on_a_gpu_packed_rows_of_any_length_are_the_formulas(monkeypatch):
+    """Of many lengths, all but the first few by the kernel for any length, there and back."""
+    monkeypatch.setattr(flex, "COMPILES", True)
+    monkeypatch.setattr(flex, "_shapes", set())
+    monkeypatch.setattr(flex, "SHAPES", 2)
+    cuda = torch.device("cuda")
+    mixer = Window(config.Attention(2, mixer=config.Window(100, 30)), 128, "window").cuda()
+    for extra in (0, 37, 300, 11, 128):
+        rows = documents([1900 + extra, 90, 200], 1900 + extra)
+        layout = type(rows)(*(x.cuda() for x in rows))
+        parts = {
+            part: torch.randn(len(layout.cells), 128, device=cuda, dtype=torch.bfloat16)
+            for part in "qkv"
+        }
+        found = []
+        for kernel in ("fast", "eager"):
+            given = {part: x.clone().requires_grad_() for part, x in parts.items()}
+            plan = mixer.plan(scene_of(layout, False, cuda, torch.bfloat16, kernel))
+            laid = {part: mixer.put(x, plan, key=False) for part, x in given.items()}
+            out = mixer(laid, plan, None, None)
+            torch.manual_seed(0)
+            grads = torch.autograd.grad(out, list(given.values()), torch.randn_like(out))
+            found.append([out, *grads])
+        for mine, hers in zip(*found, strict=True):
+            assert (mine - hers).float().norm() < 2e-2 * hers.float().norm()

@@ -201,6 +201,33 @@ def test_looking_at_weights_changes_no_number_and_a_patch_does():
     assert not torch.allclose(patched, plain)
 
 
+def test_layers_that_are_computed_again_drop_the_same_weights():
+    block = replace(mixing(GlobalWindow(3, 5), dropout=0.2), dropout=0.1)
+    model = loud(encoder_only(block)).train()
+    inputs = {"attention_mask": MASKS["right"], "global_attention_mask": MARKS}
+    found = []
+    for mode in (None, "layers", "selective"):
+        model.recompute(mode)
+        model.zero_grad()
+        torch.manual_seed(0)
+        model(IDS, **inputs).logits.square().mean().backward()
+        found.append([p.grad.clone() for p in model.parameters()])
+    for again in found[1:]:
+        torch.testing.assert_close(again, found[0], rtol=0, atol=0)
+
+
+def test_half_precision_is_near():
+    model = loud(encoder_only(MODELS["plain"])).float()
+    for layer in model.encoder.layers:
+        layer.attention.mixer.scale *= 0.1
+    inputs = {"attention_mask": MASKS["left"], "global_attention_mask": MARKS}
+    keep = real("left")
+    with torch.no_grad():
+        wide = model(IDS, **inputs).logits[keep]
+        half = model(IDS, **inputs, dtype=torch.bfloat16).logits[keep]
+    assert (half - wide).norm() < 0.02 * wide.norm()
+
+
 # --- who is marked where nobody says it -----------------------------------------------------------
 
 GLOBAL = stack(MODELS["plain"])

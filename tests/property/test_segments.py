@@ -114,7 +114,12 @@ def test_states_and_gradients_are_the_formula_pair_by_pair(norm_at, untie, clamp
 
 
 def test_a_memory_that_covers_all_reads_segments_as_one_text():
-    model = loud(tree(memory=40))
+    check_whole()
+
+
+def check_whole() -> None:
+    """Segments of unequal lengths, one of a single token, are one text."""
+    model: Any = loud(tree(memory=40))
     text = ids(30)
     with torch.no_grad():
         whole = model(input_ids=text)
@@ -142,7 +147,12 @@ def test_a_window_is_same_length():
 
 
 def test_memory_carries_no_gradient_but_its_keys_and_values_do():
-    model = loud(tree(memory=8))
+    check_no_gradient()
+
+
+def check_no_gradient() -> None:
+    """What is remembered is a constant; what looks at it learns."""
+    model: Any = loud(tree(memory=8))
     first, second = ids(5, 1), ids(5, 2)
     embedded = model.decoder.source.embedding(first) * DIM**0.5
     embedded = embedded.detach().requires_grad_()
@@ -189,9 +199,37 @@ def test_a_memory_of_zeros_is_looked_at_packed_or_on_a_grid():
     assert not torch.allclose(out.last_hidden_state[keep], other.last_hidden_state[keep])
 
 
+def test_padding_on_the_left_does_not_move_a_memory_of_zeros():
+    check_zeros_padded()
+
+
+def check_zeros_padded() -> None:
+    """Rows padded by 0, 2 and 5 go on as each alone, at once and step by step."""
+    for norm_at in ("post", "pre"):
+        model: Any = loud(tree(norm_at, memory=6, blank=True))
+        text, more = ids(7, rows=3), ids(8, 1, rows=3)
+        mask = torch.arange(7) >= torch.tensor([[0], [2], [5]])
+        cache, alone = model.new_cache(), [model.new_cache() for _ in range(3)]
+        with torch.no_grad():
+            found = [model(input_ids=text, attention_mask=mask.long()).logits[:, -1]]
+            found.append(model.step(text, cache, mask))
+            wanted = [model.step(text[i : i + 1, mask[i]], alone[i]) for i in range(3)]
+            torch.testing.assert_close(found[0], torch.cat(wanted), rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(found[1], torch.cat(wanted), rtol=1e-10, atol=1e-10)
+            for part in more.split([3, 1, 1, 3], dim=1):
+                mask = torch.cat([mask, torch.ones_like(part, dtype=torch.bool)], 1)
+                mine = model.step(part, cache, mask)
+                each = [model.step(part[i : i + 1], alone[i]) for i in range(3)]
+                torch.testing.assert_close(mine, torch.cat(each), rtol=1e-10, atol=1e-10)
+
+
 def test_rows_whose_memory_is_not_real_begin_anew():
+    check_fresh()
+
+
+def check_fresh() -> None:
     """What a reset at a document's start is."""
-    model = loud(tree(memory=8))
+    model: Any = loud(tree(memory=8))
     mems, text = model(input_ids=ids(8, 4)).mems, ids(5)
     real = torch.tensor([[True] * 8, [False] * 8])
     given = [m.transpose(0, 1) for m in mems]
@@ -204,7 +242,12 @@ def test_rows_whose_memory_is_not_real_begin_anew():
 
 
 def test_cached_is_uncached_and_generation_needs_no_more_than_its_memory():
-    model = loud(tree(memory=50))
+    check_cached()
+
+
+def check_cached() -> None:
+    """Greedy and with beams; and what is kept does not grow."""
+    model: Any = loud(tree(memory=50))
     prompt = ids(7)
     both = [
         model.generate(prompt, max_new_tokens=12, use_cache=use, do_sample=False, num_beams=beams)
@@ -213,7 +256,7 @@ def test_cached_is_uncached_and_generation_needs_no_more_than_its_memory():
     ]
     assert torch.equal(both[0], both[1])
     assert torch.equal(both[2], both[3])
-    short = loud(tree(memory=4))
+    short: Any = loud(tree(memory=4))
     cache = short.new_cache()
     with torch.no_grad():
         for step in ids(20).split(1, dim=1):
@@ -249,5 +292,34 @@ def test_what_makes_no_sense_is_refused_with_the_way_out():
     plain = af.build(DecoderOnly(replace(tree().decoder, relative=None)), seed=0)
     with pytest.raises(ConfigError, match=r"mem_len=3.*remembers no earlier segments"):
         plain(input_ids=ids(4), mem_len=3)
+    near = af.build(tree(memory=6, mixer=Window(5)), seed=0)
+    near(input_ids=ids(4), mem_len=3)
+    with pytest.raises(ConfigError, match=r"mem_len=9.*Window.left=5"):
+        near(input_ids=ids(4), mem_len=9)
     with pytest.raises(ConfigError, match="mems of 1 layers"):
         af.build(tree(), seed=0)(input_ids=ids(4), mems=torch.zeros(1, 2, 2, DIM))
+
+
+@pytest.mark.parametrize("norm_at", ["pre", "post"])
+def test_layers_that_hand_on_what_is_not_yet_added_remember_the_sum(norm_at, monkeypatch):
+    """The way of the fused kernels, here by their plain forms."""
+    model: Any = loud(tree(norm_at, memory=6)).train()
+
+    def run() -> tuple[Tensor, Tensor]:
+        mems, total = None, torch.zeros((), dtype=torch.float64)
+        for part in ids(20).split([7, 6, 7], dim=1):
+            out = model(input_ids=part, mems=mems)
+            mems, total = out.mems, total + out.logits.square().mean()
+        return total, mems
+
+    plain = run()
+    asked: list[bool] = []
+    monkeypatch.setattr("allformer.core.stack.ready", lambda x: asked.append(True) or True)
+    carried = run()
+    assert len(asked) == 3
+    for a, b in zip(carried, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    grads = [
+        torch.autograd.grad(total, model.head.table.weight)[0] for total, _ in (carried, plain)
+    ]
+    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)

@@ -12,7 +12,9 @@ from allformer.core import banded
 from allformer.core.kernels import KERNELS, Case, choose
 from allformer.core.kernels import banded as kernel_room
 from allformer.core.kernels.banded import Banded
+from allformer.core.layout import pack
 from allformer.core.mixers import full as full_room
+from allformer.core.mixers.mixer import Scene
 from allformer.core.trace import trace
 from tests.models import (  # fmt: skip
     MODERN,
@@ -98,6 +100,15 @@ def test_long_rows_are_what_the_formula_makes_of_them(kind, mask):
 def test_no_mask_over_all_pairs_is_made(kind, mask, no_square):
     mixer, make, block, changes = MODELS[kind]
     windowed(mixer, make, block, **changes)(tokens(3, 50), MASKS[mask])
+
+
+def test_packed_rows_stay_end_to_end_unless_they_have_holes(short):
+    mixer = windowed(Window(3, 2), encoder_only).encoder.layers[0].attention.mixer
+    for name, stays in (("left", True), ("right", True), ("holes", False)):
+        layout = pack(MASKS[name])
+        plan = mixer.plan(Scene(layout, layout, CPU, torch.float64))
+        assert isinstance(plan.kernel, Banded)
+        assert (plan.look is None) == stays == (plan.band.rows is not None)
 
 
 @pytest.mark.parametrize("mask", ["whole", "left", "right"])

@@ -55,7 +55,7 @@ def test_many_places_at_once_score_every_token_once_and_nearly_the_same():
         model, text.tolist(), length=4, memory=8, batch_tokens=64, advance=told.append
     )
     assert sum(told) == 402
-    assert len(told) > 402 / 4  # rows side by side
+    assert max(told) > 4  # rows side by side
     torch.testing.assert_close(mine, plain(model, text, 4, 8))
 
 

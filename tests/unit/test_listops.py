@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from allformer.core.model import build
 from allformer.data.listops import WORDS, Shape, Trees, draw, listops, write_listops
 from allformer.errors import ConfigError
+from allformer.train.recipe import read_recipe
+
+ROOT = Path(__file__).parents[2]
 
 
 def worth(text: str) -> tuple[int, int]:
@@ -113,3 +119,14 @@ def test_a_shape_that_no_tree_has_is_refused(shape, said):
 def test_lengths_that_never_come_are_refused():
     with pytest.raises(ConfigError, match="none has more than 5 and fewer than 7"):
         listops(1, 0, Shape(depth=2, args=3, low=5, high=7))
+
+
+def test_every_mechanism_of_the_benchmark_builds_with_the_same_sizes(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    bench = importlib.import_module("listops")
+    recipe = read_recipe(bench.RECIPE)
+    assert set(bench.SAID) == set(bench.MECHANISMS)
+    for name in bench.MECHANISMS:
+        model = build(bench.tree(name, recipe), device="meta")
+        (stack,) = model.config.stacks.values()
+        assert (stack.dim, len(stack.blocks)) == (recipe.model.dim, recipe.model.layers)

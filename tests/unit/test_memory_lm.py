@@ -21,6 +21,7 @@ from allformer.config import (
     XLRelative,
     to_dict,
 )  # fmt: skip
+from allformer.core.taps import listen
 from allformer.errors import ConfigError
 from allformer.train.batch import moved
 from allformer.train.loop import train
@@ -117,7 +118,7 @@ def test_a_document_by_itself_begins_with_its_mark_and_an_empty_memory():
     assert sorted(texts_said) == sorted(wanted)
     for index in objective.order(examples):
         batch = objective.collate(examples, index)
-        begins = batch.fresh & batch.keep[:, 0]
+        begins = batch.fresh & batch.layout.keep[:, 0]
         assert (batch.ids[begins, 0] == objective.marks.begin).all()
 
 
@@ -164,8 +165,13 @@ def test_memory_carries_no_gradient_and_validation_leaves_it_alone():
     first = validate(objective, model, objective.validation)
     assert validate(objective, model, objective.validation) == first
     assert all(torch.equal(x, kept[name]) for name, x in objective.state().items())
+    with listen(lambda name, x: None):
+        looked, _ = objective.loss(model, batches[1])
+    assert all(torch.equal(x, kept[name]) for name, x in objective.state().items())
     loss, _ = objective.loss(model, batches[1])
+    assert torch.equal(loss, looked)
     loss.backward()  # the memory has moved on meanwhile
+    assert not torch.equal(objective.state()["hidden"], kept["hidden"])
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
@@ -203,4 +209,4 @@ def test_a_batch_moves_as_a_whole():
     examples = objective.examples(0)
     batch = moved(objective.collate(examples, objective.order(examples)[0]), "meta")
     assert batch.fresh.is_meta
-    assert batch.keep.is_meta
+    assert batch.layout.keep.is_meta

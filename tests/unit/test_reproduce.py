@@ -138,8 +138,8 @@ def test_an_entry_and_the_recipe_of_its_name_do_not_drift_apart(name):
     ours, other = dict(entries()[name].recipe), read_recipe(path)
     if entries()[name].checkpoint:
         ours["model"] = {**ours["model"], "checkpoint": other.model.checkpoint}
-    ours["data"] = {**ours["data"], "path": other.data.path}
-    for field in ("corpus", "validation"):
+    ours["data"] = dict(ours["data"])
+    for field in ("path", "corpus", "validation"):
         if getattr(other.data, field, None):
             ours["data"][field] = getattr(other.data, field)
     assert make_recipe({"name": name, **ours}) == other
@@ -160,6 +160,9 @@ def test_what_cannot_be_done_is_refused_by_its_name(tmp_path, monkeypatch):
         find("tiny-shakespear")
     with pytest.raises(DataError, match="is no directory"):
         entry_recipe(find("sst2-scratch"), tmp_path / "none")
+    with pytest.raises(ConfigError, match="duplicated-sequences draws its own data"):
+        entry_recipe(find("duplicated-sequences"), tmp_path)
+    assert entry_recipe(find("duplicated-sequences")).objective == "duplication"
     with pytest.raises(ConfigError, match="begins with fresh weights"):
         entry_recipe(find("sst2-scratch"), tmp_path, model="x")
     monkeypatch.setattr("allformer.reproduce.run.find_spec", lambda name: None)

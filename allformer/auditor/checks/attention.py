@@ -9,7 +9,13 @@ from collections.abc import Iterator
 import torch
 
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
-from allformer.auditor.profiles import cosine_attention, stated_family, stated_scale, t5_like
+from allformer.auditor.profiles import (
+    along_length,
+    cosine_attention,
+    stated_family,
+    stated_scale,
+    t5_like,
+)
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site, Tag
 
@@ -77,6 +83,8 @@ def shared(ctx: Context) -> Iterator[Finding]:
     """q, k and v must come from three maps, or from three parts of one."""
     known = False
     for site in ctx.sites():
+        if along_length(ctx, site):
+            continue  # of the maps before that nothing is known
         tags = {"queries": site.q_tag, "keys": site.k_tag, "values": site.v_tag}
         pairs = [("queries", "keys"), ("queries", "values"), ("keys", "values")]
         for one, two in pairs:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
+from allformer.auditor.profiles import along_length
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site, Watch
 
@@ -45,7 +46,7 @@ def split(ctx: Context) -> Iterator[Finding]:
     """Disturb position t of the projections: rows t of q, k and v move, in every head."""
     tried = 0
     for site in some(ctx.sites()):
-        roles = _roles(ctx, site)
+        roles = {} if along_length(ctx, site) else _roles(ctx, site)
         if not roles:
             continue
         tried += 1

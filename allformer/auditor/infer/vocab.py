@@ -12,10 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from allformer.auditor.calls import MODELS, Call
 from allformer.auditor.infer.attempt import attempt
 from allformer.auditor.infer.torch_modules import STOCK
+from allformer.config import AdaptiveTokens, Model
 
 
 def config_vocab(config: Any) -> int:
-    """`vocab_size` of a config; 0 if it says nothing."""
+    """`vocab_size` of a config; 0 if it says nothing.
+
+    Of ours, where words are in clusters: no table has as many rows as there are ids.
+    """
+    if isinstance(config, Model) and isinstance(config.reader.source, AdaptiveTokens):
+        return config.reader.source.vocab
     value = getattr(config, "vocab_size", None)
     return value if isinstance(value, int) else 0
 

@@ -49,14 +49,12 @@ class AdaptiveHead(LMHead):
         if not head.tied:
             self.tables = nn.ModuleList(OutputMatrix(*s) for s in source.tables(stack.dim))
         widths = source.widths(stack.dim)
-        self.projections = nn.ModuleList()
+        self.words, self.projections = table, nn.ModuleDict()  # its own, by cluster
         if source.projected(stack.dim):
-            one = source.divide == 1  # one matrix serves all clusters of the source
             shares = head.shares or (False,) * len(widths)
-            self.projections.extend(
-                table.projections[0 if one else i] if shared else Linear(width, stack.dim, False)
-                for i, (width, shared) in enumerate(zip(widths, shares, strict=True))
-            )
+            for i, (width, shared) in enumerate(zip(widths, shares, strict=True)):
+                if not shared:
+                    self.projections[str(i)] = Linear(width, stack.dim, False)
         self.bias = nn.Parameter(torch.empty(source.vocab))
         others = len(widths) - 1
         self.clusters = nn.Parameter(torch.empty(others, widths[0])) if others else None
@@ -98,10 +96,17 @@ class AdaptiveHead(LMHead):
             assert self.cluster_bias is not None
             weight = torch.cat([weight, self.clusters])
             bias = torch.cat([bias, self.cluster_bias])
-        if len(self.projections):
-            matrix: Any = self.projections[i].weight  # dim × width
-            hidden = hidden @ matrix.to(hidden.dtype)
+        if len(self.words.projections):
+            hidden = hidden @ self._projection(i).to(hidden.dtype)
         return hidden, weight.to(hidden.dtype), bias.to(hidden.dtype)
+
+    def _projection(self, i: int) -> Tensor:
+        """Of cluster i, dim × width; one matrix serves all clusters of a source of one table."""
+        if str(i) in self.projections:
+            own: Tensor = self.projections[str(i)].weight  # type: ignore[assignment]
+            return own
+        shared: Any = self.words.projections[0 if self.source.divide == 1 else i]
+        return shared.weight  # type: ignore[no-any-return]
 
     def score(
         self, hidden: Tensor, targets: Tensor, smoothing: float, z: float = 0.0

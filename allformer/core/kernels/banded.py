@@ -1,6 +1,9 @@
 """Windows over long rows where Flex does not serve: chunk by chunk, without a mask over all pairs.
 
-Packed rows are laid on their grid, which is linear in its width here.
+Packed rows stay end to end where that can be told without waiting for a device, and none has holes;
+else they are laid on their grid, which is linear in its width here.
+
+Legend: N packed tokens, H heads, D head size.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from torch import Tensor
 
 from allformer.core.banded import CHUNK, WIDE, banded
 from allformer.core.kernels.kernel import Band, Case, Plan
+from allformer.core.layout import Packed
 from allformer.core.places import Places
 
 if TYPE_CHECKING:
@@ -41,10 +45,14 @@ class Banded:
     ) -> Tensor:
         band = plan.band
         assert band is not None
-        return banded(
+        rows = None if band.rows is None else band.rows[None]
+        if rows is not None:  # N H D → 1 H N D
+            q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+        out = banded(
             q, k, v, band.left, band.right, scale=scale, keep=band.keep, dilation=band.dilation,
-            bias=band.bias, dropout=dropout,
+            bias=band.bias, rows=rows, dropout=dropout,
         )  # fmt: skip
+        return out if rows is None else out[0].transpose(0, 1)
 
 
 def band_of(scene: Scene, reach: tuple[int, int], dilation: int) -> Band:
@@ -57,4 +65,15 @@ def band_of(scene: Scene, reach: tuple[int, int], dilation: int) -> Band:
         query = torch.zeros(1, 1, dtype=torch.long, device=device)
         key = torch.arange(-left, right + 1, dilation, device=device)[None]
         bias = scene.relation.bias(Places(query, key))
-    return Band(left // dilation, right // dilation, dilation, scene.places().real, bias)
+    rows = _end_to_end(scene.query) if isinstance(scene.query, Packed) else None
+    keep = scene.places().real if rows is None else None
+    return Band(left // dilation, right // dilation, dilation, keep, bias, rows)
+
+
+def _end_to_end(layout: Packed) -> Tensor | None:
+    """The row of each token, if in all rows tokens stand side by side."""
+    if layout.cells.device.type != "cpu":
+        return None
+    row, step = layout.cells // layout.total, layout.cells.diff()
+    apart = (step > 1) & (row[1:] == row[:-1])
+    return None if bool(apart.any()) else row

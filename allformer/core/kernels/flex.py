@@ -28,6 +28,8 @@ Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 BLOCK = 128
 LONG = 2048  # places in a row: for shorter ones a mask is cheap
 SIZES = (16, 32, 64, 128, 256)
+COMPILES = torch.cuda.is_available()
+SHAPES = 16  # have a kernel of their own; what comes after shares one
 
 
 class Flex:
@@ -50,15 +52,43 @@ class Flex:
         packed = plan.look is None
         if packed:  # N H D → 1 H N D
             q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-        call: Any = flex_attention if torch.compiler.is_compiling() else _compiled()
-        gqa = q.shape[1] != k.shape[1]
-        out: Tensor = call(q, k, v, block_mask=plan.blocks, scale=scale, enable_gqa=gqa)
+        out: Tensor = call_flex(q, k, v, plan.blocks, scale)
         return out[0].transpose(0, 1) if packed else out
 
 
+def call_flex(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, scale: float, **more: Any) -> Any:
+    """q B H T D, k and v B G S D → B H T D, by a compiled kernel whatever the shapes.
+
+    Left to itself torch gives up after eight kinds of call, and then computes all pairs. `more` is
+    for FlexAttention itself; without a GPU only tests come here, and nothing is compiled.
+    """
+    more |= {"block_mask": blocks, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
+    if torch.compiler.is_compiling() or not COMPILES:
+        return flex_attention(q, k, v, **more)
+    shape = (q.shape, k.shape)
+    if len(_shapes) < SHAPES:
+        _shapes.add(shape)
+    with _patience():
+        return _compiled(shape in _shapes)(q, k, v, **more)
+
+
+_shapes: set[tuple[torch.Size, torch.Size]] = set()
+
+
 @cache
-def _compiled() -> Any:
-    return torch.compile(flex_attention, dynamic=False)
+def _compiled(own: bool) -> Any:
+    """For one shape, which is fastest; or for any, where there are many: packed rows."""
+    call: Any = flex_attention if own else _any_shape
+    return torch.compile(call, dynamic=not own)
+
+
+def _any_shape(*args: Any, **more: Any) -> Any:
+    return flex_attention(*args, **more)  # torch counts what is compiled by function
+
+
+def _patience() -> Any:
+    config: Any = torch._dynamo.config
+    return config.patch(recompile_limit=256, accumulated_recompile_limit=1024)
 
 
 def window_blocks(scene: Scene, reach: tuple[int, int], dilation: int = 1) -> BlockMask:

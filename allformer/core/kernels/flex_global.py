@@ -8,28 +8,20 @@ Legend: B rows, T queries and keys of a row, H heads, D head size, K = T/128 blo
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask
 
-from allformer.core.kernels.flex import BLOCK
+from allformer.core.kernels.flex import BLOCK, call_flex
 
 
 def global_flex(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, scale: float) -> Tensor:
     """q B H T D, k and v B G T D → B H T D, within the blocks of `global_blocks`."""
-    call: Any = flex_attention if torch.compiler.is_compiling() else _compiled()
-    gqa = q.shape[1] != k.shape[1]
-    out: Tensor = call(q, k, v, block_mask=blocks, scale=scale, enable_gqa=gqa)
+    out: Tensor = call_flex(q, k, v, blocks, scale)
     return out
-
-
-@cache
-def _compiled() -> Any:
-    return torch.compile(flex_attention, dynamic=False)
 
 
 def global_blocks(

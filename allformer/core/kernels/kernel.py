@@ -47,7 +47,8 @@ class Rows(NamedTuple):
 
 class Band(NamedTuple):
     """For the keys near a query: how many before and after it, every `dilation`-th; `keep` (R S) is
-    False where no key stands; `bias` (1 H 1 W) is added to the scores, from the left to the right.
+    False where no key stands; `bias` (1 H 1 W) is added to the scores, from the left to the right;
+    `rows` (N) numbers packed rows that stay end to end.
     """
 
     left: int
@@ -55,6 +56,7 @@ class Band(NamedTuple):
     dilation: int = 1
     keep: Tensor | None = None
     bias: Tensor | None = None
+    rows: Tensor | None = None
 
 
 class Plan(NamedTuple):

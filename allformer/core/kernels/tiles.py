@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask
 
 from allformer.core.fused import HALF, has_triton
-from allformer.core.kernels import flex
-from allformer.core.kernels.flex import BLOCK, SIZES
+from allformer.core.kernels.flex import BLOCK, SIZES, call_flex
 from allformer.core.random_blocks import Slots, table_of
 
 Pair = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -39,15 +38,17 @@ def fits(device: torch.device, dtype: torch.dtype, size: int, block: int) -> boo
     return on_gpu and whole and dtype in HALF and size in SIZES
 
 
-def make_tiles(slots: Slots, block: int, blocks: int, length: int, repeated: int) -> Tiles:
-    """The tiles of a row of `length` tokens without padding.
+def make_tiles(
+    slots: Slots, block: int, blocks: int, length: int, repeated: int, padded: bool = False
+) -> Tiles:
+    """The tiles of a row of `length` tokens; `padded`: every pair is asked about, see `pad_tiles`.
 
     `repeated`: the first block counts so many times more for all but the first and the last one;
     0: as often as the slots say.
     """
     table = table_of(slots, blocks)
     seen, whole = _in_tiles(table > 0, block, -(-length // BLOCK))
-    if length % BLOCK:
+    if padded or length % BLOCK:
         whole = whole & False
     lists = (*_ordered(seen & ~whole), *_ordered(whole))
     pair = _pair(slots.columns[..., 5:], block, blocks)
@@ -55,21 +56,19 @@ def make_tiles(slots: Slots, block: int, blocks: int, length: int, repeated: int
     if repeated:
         return Tiles(mask, _first_more(block, blocks, log(1 + repeated)))
     if bool((table > 1).any()):
-        return Tiles(mask, _by_table(table.float().log(), block))
+        return Tiles(mask, _by_table(table.clamp_min(1).float().log(), block))
     return Tiles(mask, None)
 
 
 def pad_tiles(tiles: Tiles, keep: Tensor) -> Tiles:
-    """The same for rows of which some tokens are padding (`keep` B T): every tile is looked at
-    closely."""
+    """The same for rows of which some tokens are padding, `keep` B T; `tiles` are made `padded`."""
     mask = tiles.mask
-    dense = mask.to_dense().bool()  # H m m
     inside = mask.mask_mod
 
     def pair(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return inside(b, h, q, k) & keep[b, k]
 
-    lists = _ordered(dense[0])
+    lists = mask.kv_num_blocks, mask.kv_indices
     return tiles._replace(
         mask=BlockMask.from_kv_blocks(*lists, None, None, BLOCK, pair, mask.seq_lengths)
     )
@@ -77,11 +76,7 @@ def pad_tiles(tiles: Tiles, keep: Tensor) -> Tiles:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, scale: float) -> Tensor:
     """q B H T D, k and v B G T D → B H T D."""
-    call: Any = flex_attention if torch.compiler.is_compiling() else flex._compiled()
-    gqa = q.shape[1] != k.shape[1]
-    out: Tensor = call(
-        q, k, v, score_mod=tiles.added, block_mask=tiles.mask, scale=scale, enable_gqa=gqa
-    )
+    out: Tensor = call_flex(q, k, v, tiles.mask, scale, score_mod=tiles.added)
     return out
 
 

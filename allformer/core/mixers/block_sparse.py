@@ -20,6 +20,7 @@ from torch import Tensor
 
 from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
+from allformer.core.gathered import gathered
 from allformer.core.kernels.tiles import Tiles, fits, make_tiles, pad_tiles
 from allformer.core.kernels.tiles import attend as by_tiles
 from allformer.core.layout import Layout
@@ -33,8 +34,6 @@ from allformer.core.states import State
 from allformer.core.taps import listening_exactly, tap
 from allformer.errors import ConfigError
 
-_NUMBERS = {"cpu": 2**22, "cuda": 2**27}  # that are gathered at once
-
 
 class Plan(NamedTuple):
     """How rows are looked at that are long enough. One of `tiles`, `columns` and `look` serves."""
@@ -43,7 +42,7 @@ class Plan(NamedTuple):
     blocks: int
     keep: Tensor | None  # B T, False at padding; None: there is none
     tiles: Tiles | None = None
-    columns: Tensor | None = None  # H·n−2·c: rows of keys, those of all heads end to end
+    columns: Tensor | None = None  # H n−2 c: the blocks that each block looks at
     bias: Tensor | None = None  # B H n−2 1 c·b, or 1 in place of B and H: added to the scores
     edges: Tensor | None = None  # B 1 1 N: the same for the first and the last block
     look: Look | None = None  # written out over all pairs
@@ -71,7 +70,10 @@ class BlockSparse(Mixer):
         width = scene.query.total
         if width <= self.config.short:
             return self.full.plan(scene)
-        plan = Plan(scene.query, -(-width // self.config.block), scene.query.keep)
+        blocks = -(-width // self.config.block)
+        if torch.compiler.is_compiling():  # a graph of its own for each number of blocks
+            blocks = len([*range(blocks)])
+        plan = Plan(scene.query, blocks, scene.query.keep)
         if scene.kernel == "eager":
             return plan._replace(look=self._look(plan, scene))
         if fits(scene.device, scene.dtype, self.size, self.config.block):
@@ -88,7 +90,8 @@ class BlockSparse(Mixer):
         return Drawn(c.block, c.random, seed, c.table, heads, plan.blocks, drawn)
 
     def _tiles(self, plan: Plan, scene: Scene) -> Tiles:
-        made = _tiles(self._drawn(plan), scene.query.total, str(scene.device))
+        padded = plan.keep is not None
+        made = _tiles(self._drawn(plan), scene.query.total, str(scene.device), padded)
         return made if plan.keep is None else pad_tiles(made, plan.keep)
 
     def _gathering(self, plan: Plan, scene: Scene) -> Plan:
@@ -103,8 +106,8 @@ class BlockSparse(Mixer):
             bias = bias.masked_fill(~seen, least)
             edges = torch.zeros_like(real, dtype=scene.dtype).masked_fill(~real, least)
             edges = edges[:, None, None]
-        first = torch.arange(self.heads, device=scene.device)[:, None, None] * plan.blocks
-        return plan._replace(columns=columns + first, bias=bias[..., None, :], edges=edges)
+        columns = columns.expand(self.heads, -1, -1)
+        return plan._replace(columns=columns, bias=bias[..., None, :], edges=edges)
 
     def _real(self, plan: Plan, device: torch.device) -> Tensor | None:
         """B N or 1 N: False at padding, that of the caller and what fills the last block."""
@@ -170,7 +173,7 @@ class BlockSparse(Mixer):
         return self._gather(q, k, v, plan)
 
     def _gather(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
-        """B H T D, one block of queries after the other; several at once."""
+        """B H T D: the first and the last block over all keys, the others over gathered ones."""
         assert plan.columns is not None
         assert plan.bias is not None
         block, blocks, width = self.config.block, plan.blocks, q.shape[2]
@@ -179,33 +182,9 @@ class BlockSparse(Mixer):
         q, k, v = (F.pad(x, (0, 0, 0, blocks * block - width)) for x in (q, k, v))  # B H N D
         ends = torch.cat([q[:, :, :block], q[:, :, -block:]], 2)
         ends = F.scaled_dot_product_attention(ends, k, v, plan.edges, scale=self.scale)
-        k, v = (x.reshape(len(x), self.heads * blocks, -1) for x in (k, v))  # B H·n b·D
-        q = q.view(*q.shape[:2], blocks, block, self.size)[:, :, 1:-1]  # B H n-2 b D
-        most = _at_once(q, plan.columns)
-        parts = [
-            self._some(q[:, :, i : i + most], k, v, plan, slice(i, i + most))
-            for i in range(0, blocks - 2, most)
-        ]
-        return torch.cat([ends[:, :, :block], *parts, ends[:, :, block:]], 2)[:, :, :width]
-
-    def _some(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan, rows: slice) -> Tensor:
-        """Blocks of queries, B H m b D → B H m·b D."""
-        assert plan.columns is not None
-        assert plan.bias is not None
-        columns, bias = plan.columns[:, rows], plan.bias[:, :, rows]
-        heads, some, _ = columns.shape
-        which = columns.flatten()
-        k, v = (x.index_select(1, which).view(len(x), heads * some, -1, self.size) for x in (k, v))
-        bias = bias.expand(-1, heads, -1, -1, -1).flatten(1, 2)  # B H·m 1 c·b
-        out = F.scaled_dot_product_attention(q.flatten(1, 2), k, v, bias, scale=self.scale)
-        return out.reshape(len(out), heads, -1, self.size)
-
-
-def _at_once(q: Tensor, columns: Tensor) -> int:
-    """Blocks of queries whose keys are gathered at once; a graph has no loop."""
-    if torch.compiler.is_compiling():
-        return int(q.shape[2])
-    return _NUMBERS.get(q.device.type, 2**27) // (q[:, :, 0].numel() * columns.shape[-1]) or 1
+        q, k, v = (x.view(*x.shape[:2], blocks, block, self.size) for x in (q, k, v))
+        middle = gathered(q[:, :, 1:-1], k, v, plan.columns, plan.bias, scale=self.scale)
+        return torch.cat([ends[:, :, :block], middle, ends[:, :, block:]], 2)[:, :, :width]
 
 
 class Drawn(NamedTuple):
@@ -239,7 +218,7 @@ def _drawn_slots(*given: Any) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _tiles(drawn: Drawn, length: int, device: str) -> Tiles:
+def _tiles(drawn: Drawn, length: int, device: str, padded: bool) -> Tiles:
     slots = Slots(*_drawn_slots(*drawn, device).unbind(0))
     more = 0 if drawn.drawn else drawn.random
-    return make_tiles(slots, drawn.block, drawn.blocks, length, more)
+    return make_tiles(slots, drawn.block, drawn.blocks, length, more, padded)

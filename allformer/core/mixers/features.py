@@ -15,7 +15,6 @@ from typing import NamedTuple
 from zlib import crc32
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
@@ -23,8 +22,6 @@ from allformer.core.fused.linear_attention import (
     Sums,
     attention_weights,
     causal_attention,
-    fused_elu,
-    fused_serves,
     whole_attention,
 )
 from allformer.core.layout import Layout
@@ -33,18 +30,16 @@ from allformer.core.precision import widen
 from allformer.core.registry import implements
 from allformer.core.relatives.relative import Extra
 from allformer.core.states import Recurrent, State
-from allformer.core.taps import listening, listening_exactly, tap
+from allformer.core.taps import listening_exactly, tap
 from allformer.errors import ConfigError
 
 
 class Plan(NamedTuple):
-    """`pairs`: by the formula, for each pair (kernel="eager"). `fused`: by the kernel that reads
-    the projections where they lie."""
+    """`pairs`: by the formula, for each pair (kernel="eager")."""
 
     layout: Layout
     causal: bool
     pairs: bool = False
-    fused: bool = False
 
 
 @implements(config.Features)
@@ -82,19 +77,10 @@ class Features(Mixer):
                 f"among processes; train with data or pipeline parallelism"
             )
         pairs = scene.kernel == "eager" and not scene.cached
-        plain = scene.causal and not (self.favor or scene.cached or pairs or listening())
-        fused = plain and fused_serves(scene.device, scene.dtype, self.size)
-        return Plan(scene.query, scene.causal, pairs, fused)
+        return Plan(scene.query, scene.causal, pairs)
 
     def new_state(self, causal: bool) -> State:
         return Recurrent()
-
-    def takes_whole(self, plan: Plan) -> bool:
-        return plan.fused
-
-    def whole(self, x: Tensor, memory: Tensor | None, plan: Plan, seed: Tensor | None) -> Tensor:
-        grid, shape = plan.layout.to_grid(x), (self.heads, self.groups, self.size)
-        return plan.layout.lay(fused_elu(grid, plan.layout.keep, *shape))
 
     def put(self, x: Tensor, plan: Plan, key: bool) -> Tensor:
         """Packed rows on their grid."""
@@ -139,7 +125,7 @@ class Features(Mixer):
         """φ(q) B H T F, φ(k) B G T F (zeros where `keep`, B 1 T, is False), and log of what φ(k)
         was divided by, B G T."""
         if not self.favor:
-            q, k = F.elu(q) + 1, F.elu(k) + 1
+            q, k = elu(q), elu(k)
             return q, k if keep is None else k * keep[..., None], None
         draws = self.draws.to(q.dtype).T * self.scale**0.5  # D F
         q, norm = q @ draws, k.square().sum(-1, keepdim=True) * (self.scale / 2)
@@ -151,6 +137,12 @@ class Features(Mixer):
         if keep is not None:
             k, top = k * keep[..., None], top.masked_fill(~keep, float("-inf"))
         return q, k, top
+
+
+def elu(x: Tensor) -> Tensor:
+    """elu(x) + 1: x + 1 above zero, exp(x) below. Not by `F.elu`, whose gradient torch 2.13 lays
+    out otherwise in a compiled graph than it is told."""
+    return x.relu() + x.clamp_max(0).exp()
 
 
 def orthogonal(count: int, size: int, generator: torch.Generator) -> Tensor:

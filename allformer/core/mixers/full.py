@@ -31,6 +31,7 @@ class Full(Mixer):
 
     reach: tuple[int, int] | None = None  # places before and after the query
     dilation: int = 1  # of those, every so-manieth
+    shown = "scores", "weights"  # their taps: of every pair of tokens
 
     def plan(self, scene: Scene) -> Plan:
         full = self.reach is None and not scene.relation.adds
@@ -49,9 +50,10 @@ class Full(Mixer):
             return Plan(kernel, look, blocks=window_blocks(scene, self.reach, self.dilation))
         if isinstance(kernel, Banded):
             assert self.reach is not None
-            side = query if isinstance(query, Packed) else None
             band = band_of(scene, self.reach, self.dilation)
-            return Plan(kernel, Look(), query=side, key=side, band=band)
+            side = query if isinstance(query, Packed) else None
+            look = Look() if band.rows is None else None
+            return Plan(kernel, look, query=side, key=side, band=band)
         if not isinstance(query, Packed) or not isinstance(key, Packed):
             return self._grids(scene, Plan(kernel))
         if kernel.ragged:
@@ -127,9 +129,9 @@ class Full(Mixer):
             # Shown beside the run, not instead of it: the fast kernel still makes the output,
             # unless the listener puts other scores or weights there.
             scores = attention_scores(q, k, scale=self.scale, bias=plan.look.bias)
-            patched_scores = tap(self, "scores", scores)
+            patched_scores = tap(self, self.shown[0], scores)
             weights = attention_weights(patched_scores, plan.look)
-            patched = tap(self, "weights", weights)
+            patched = tap(self, self.shown[1], weights)
             if patched_scores is not scores or patched is not weights:
                 return mix(patched, v)
         return plan.kernel(q, k, v, plan, self.scale, dropout)

@@ -5,7 +5,8 @@
 
 Work and memory are T · (window + E), never T²: the window goes through `banded` in chunks, with the
 global tokens as keys that everybody sees; on a GPU through FlexAttention, which leaves out blocks
-without a window or a global token. Padding sees nobody and gets zeros.
+without a window or a global token, or, for shorter rows and dropout, through flash attention.
+Padding sees nobody and gets zeros.
 
 Legend: B rows, T width, N packed tokens, H heads, G key/value heads, D head size, E the most global
 tokens of a row, L global tokens of all rows.
@@ -24,8 +25,18 @@ from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
 from allformer.core.banded import Seen, banded
 from allformer.core.kernels import Case, attend
+from allformer.core.kernels.flash_global import (
+    Marked,
+    Rows,
+    flash_global,
+    flash_whole,
+    marked_tokens,
+    rows_of,
+    unbroken,
+)
 from allformer.core.kernels.flex import Flex
 from allformer.core.kernels.flex_global import global_blocks, global_flex
+from allformer.core.kernels.ragged import RaggedFlash
 from allformer.core.layout import Layout
 from allformer.core.look import Look, make_look
 from allformer.core.mixers.mixer import Mixer, Scene
@@ -50,7 +61,8 @@ class Globals(NamedTuple):
 
 class Plan(NamedTuple):
     """`keep` (B T) is False at padding; `look`: the formula as it stands, for whoever asks for it
-    or listens; `blocks`: Flex's."""
+    or listens; `blocks`: Flex's; `rows` and `marked`: flash attention's, which takes tokens end to
+    end."""
 
     layout: Layout
     kernel: str
@@ -58,6 +70,8 @@ class Plan(NamedTuple):
     found: Globals | None = None
     look: Look | None = None
     blocks: Any = None
+    rows: Rows | None = None
+    marked: Marked | None = None
 
 
 @implements(config.GlobalWindow)
@@ -105,14 +119,26 @@ class GlobalWindow(Mixer):
             size = layout.rows, layout.total
             blocks = global_blocks(size, self._reach, keep, marks, scene.device)
             return Plan(layout, scene.kernel, keep, found, blocks=blocks)
+        if self._flashes(scene):
+            rows = rows_of(layout, scene.device)
+            marked = None if found is None else marked_tokens(layout, *found)
+            return Plan(layout, scene.kernel, keep, found, rows=rows, marked=marked)
         return Plan(layout, scene.kernel, keep, found)
 
     @property
     def _reach(self) -> tuple[int, int]:
         return self.config.left, self.config.right
 
+    @property
+    def _drops(self) -> float:
+        return self.dropout if self.training else 0.0
+
+    def _flashes(self, scene: Scene) -> bool:
+        case = Case(scene.kernel, scene.device, scene.dtype, self.size, packed=True)
+        return RaggedFlash().fits(case) and unbroken(scene.query)
+
     def _flexes(self, scene: Scene) -> bool:
-        window, drops = sum(self._reach) + 1, self.training and self.dropout > 0
+        window, drops = sum(self._reach) + 1, self._drops > 0
         case = Case(
             scene.kernel, scene.device, scene.dtype, self.size, full=False, window=window,
             width=scene.query.total, drops=drops,
@@ -123,15 +149,8 @@ class GlobalWindow(Mixer):
         marks = _marks(scene)
         if marks is None:
             return None
-        marks = marks if keep is None else marks & keep
-        most = int(marks.sum(1).max())  # the one look at the device, for all layers
-        if not most:
-            return None
-        number = torch.arange(most, device=marks.device)
-        order = torch.argsort(marks.int(), dim=1, descending=True, stable=True)
-        real = number < marks.sum(1, keepdim=True)
-        cells = marks.flatten().nonzero().squeeze(1)
-        return Globals(marks, order[:, :most], real, cells)
+        found: Globals | None = _find(marks if keep is None else marks & keep)
+        return found
 
     def _look(self, scene: Scene, keep: Tensor | None, found: Globals | None) -> Look:
         """Who looks at whom, as a mask over all pairs: B 1 T T."""
@@ -150,11 +169,13 @@ class GlobalWindow(Mixer):
         return ("q", "k", "v") if plan.found is None else None
 
     def put(self, x: Tensor, plan: Plan, key: bool) -> Tensor:
-        return plan.layout.to_grid(x)
+        return plan.layout.to_grid(x) if plan.rows is None else x
 
     def forward(
         self, parts: dict[str, Tensor], plan: Plan, state: State | None, extra: Extra | None
     ) -> Tensor:
+        if plan.rows is not None:
+            return self._flash(parts, plan, plan.rows)
         own = {name: tap(self, name, self._split(x)) for name, x in parts.items()}  # B H T D
         context = self._fast(own, plan) if plan.look is None else self._formula(own, plan)
         return plan.layout.lay(context.transpose(1, 2).flatten(-2))  # B T H·D
@@ -183,6 +204,22 @@ class GlobalWindow(Mixer):
             plan.found.marks[:, None, :, None], mix(patched, own["v_global"]), context
         )
 
+    def _flash(self, parts: dict[str, Tensor], plan: Plan, rows: Rows) -> Tensor:
+        """Over tokens end to end: N H D, in the layout's shape again."""
+        shape = parts["q"].shape
+        own = {
+            name: x.reshape(-1, x.shape[-1] // self.size, self.size) for name, x in parts.items()
+        }
+        near = (own["q"], own["k"], own["v"])
+        context = flash_global(near, rows, plan.marked, self._reach, self.scale, self._drops)
+        if plan.marked is not None:
+            tokens = plan.marked.tokens
+            q = own["q_global"].index_select(0, tokens)
+            far = (q, own["k_global"], own["v_global"])
+            whole = flash_whole(far, rows, plan.marked, self.scale, self._drops)
+            context = context.index_copy(0, tokens, whole)
+        return context.reshape(shape)
+
     def _fast(self, own: dict[str, Tensor], plan: Plan) -> Tensor:
         context = self._near(own, plan)  # B H T D
         if plan.found is not None:
@@ -196,7 +233,6 @@ class GlobalWindow(Mixer):
         q, k, v = own["q"], own["k"], own["v"]
         if plan.blocks is not None:
             return global_flex(q, k, v, plan.blocks, self.scale)
-        dropout = self.dropout if self.training else 0.0
         left, right = self._reach
         seen, keep = None, plan.keep
         if plan.found is not None:  # they are seen once, as what everybody sees
@@ -204,16 +240,15 @@ class GlobalWindow(Mixer):
             seen = Seen(_columns(k, columns), _columns(v, columns), plan.found.real)
             keep = alone if keep is None else keep & alone
         return banded(
-            q, k, v, left, right, scale=self.scale, keep=keep, extra=seen, dropout=dropout
+            q, k, v, left, right, scale=self.scale, keep=keep, extra=seen, dropout=self._drops
         )
 
     def _far(self, own: dict[str, Tensor], plan: Plan, found: Globals) -> Tensor:
         """What global tokens see, which is everybody: B H E D."""
         q = _columns(own["q_global"], found.columns)
         look = Look() if plan.keep is None else make_look(plan.keep[:, None, None, :])
-        dropout = self.dropout if self.training else 0.0
         return attend(
-            q, own["k_global"], own["v_global"], look, scale=self.scale, dropout=dropout,
+            q, own["k_global"], own["v_global"], look, scale=self.scale, dropout=self._drops,
             kernel=plan.kernel,
         )  # fmt: skip
 
@@ -224,6 +259,19 @@ class GlobalWindow(Mixer):
         flat = context.transpose(1, 2).reshape(rows * width, heads, size)
         flat = flat.index_copy(0, found.cells, whole.transpose(1, 2)[found.real])
         return flat.view(rows, width, heads, size).transpose(1, 2)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _find(marks: Tensor) -> Globals | None:
+    """How many there are is a size, so a compiled graph ends before this and begins anew."""
+    most = int(marks.sum(1).max())  # the one look at the device, for all layers
+    if not most:
+        return None
+    number = torch.arange(most, device=marks.device)
+    order = torch.argsort(marks.int(), dim=1, descending=True, stable=True)
+    real = number < marks.sum(1, keepdim=True)
+    cells = marks.flatten().nonzero().squeeze(1)
+    return Globals(marks, order[:, :most], real, cells)
 
 
 def _columns(x: Tensor, columns: Tensor) -> Tensor:

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
 from allformer.core.chunks import HIDDEN, Ring, past_of, ring, weigh
+from allformer.core.kernels.rings import attend_ring, ring_blocks, serves
 from allformer.core.layout import Layout
 from allformer.core.look import Look, blind_rows, make_look
 from allformer.core.mixers.mixer import Mixer, Scene
@@ -26,12 +28,14 @@ from allformer.core.taps import tap
 
 
 class Plan(NamedTuple):
-    """Rows in chunks (`ring`), or few new tokens behind what a state has (`look`, by `places`)."""
+    """Rows in chunks (`ring`), or few new tokens behind what a state has (`look`, by `places`).
+    `blocks`: a kernel serves for whole rows, see `kernels.rings`."""
 
     layout: Layout
     ring: Ring
     places: Places | None = None
     look: Look | None = None
+    blocks: BlockMask | None = None
 
 
 @implements(config.Local)
@@ -49,7 +53,10 @@ class Local(Mixer):
         past = past_of(scene.query)
         places = None if scene.state is None else scene.places()
         if isinstance(past, int) and not past:
-            return Plan(scene.query, own, places)
+            drops, blocks = self.training and self.dropout > 0, None
+            if own.length > c.chunk and serves(scene, own, own.length, self.size, drops):
+                blocks = ring_blocks(own, own.length, scene.device)
+            return Plan(scene.query, own, places, blocks=blocks)
         assert places is not None
         mask = self._mask(places, scene.causal)
         return Plan(scene.query, own, places, make_look(mask, blind=blind_rows(mask)))
@@ -80,22 +87,27 @@ class Local(Mixer):
             scores = attention_scores(q, k, scale=self.scale)
             context = mix(attention_weights(scores, plan.look), v)
         else:
-            context = self._chunked(q, k, v, plan.ring)[:, :, : q.shape[2]]
+            context = self._chunked(q, k, v, plan)[:, :, : q.shape[2]]
         return plan.layout.lay(context.transpose(1, 2).flatten(-2))  # B T H·D
 
     def _split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:-1], -1, self.size).transpose(1, 2)  # B H T D
 
-    def _chunked(self, q: Tensor, k: Tensor, v: Tensor, own: Ring) -> Tensor:
+    def _chunked(self, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
+        own = plan.ring
         if self.groups != self.heads:
             k, v = (x.repeat_interleave(self.heads // self.groups, 1) for x in (k, v))
-        q, k, v = (own.cut(own.fill(x)) for x in (q, k * self.scale, v))  # B H C c D
+        q, k, v = (own.fill(x) for x in (q, k * self.scale, v))  # B H length D
+        if plan.blocks is not None:
+            at = torch.arange(own.length, device=q.device)
+            return attend_ring(q, k, v, at, own, plan.blocks, itself=True)[0]
+        q, k, v = own.cut(q), own.cut(k), own.cut(v)  # B H C c D
         k, v = own.look(k), own.look(v)  # B H C w D
         scores = q @ k.transpose(-1, -2)  # B H C c w
         places = own.cut(torch.arange(own.length, device=q.device)[None, None])
         hidden = own.hidden(places, own.look(places))
         if hidden is not None:
-            scores = scores.masked_fill(hidden, HIDDEN.get(scores.dtype, -1e9))
+            scores = scores.masked_fill_(hidden, HIDDEN.get(scores.dtype, -1e9))
         weights, _ = weigh(scores)
         weights = F.dropout(tap(self, "chunk_weights", weights), self.dropout, self.training)
         return (weights @ v).flatten(2, 3)  # B H length D

@@ -71,6 +71,8 @@ class Plan(NamedTuple):
 class LowRank(Full):
     """`rank` keys and values for all queries."""
 
+    shown = "low_scores", "low_weights"  # of no token with a token
+
     def __init__(self, attention: config.Attention, dim: int, path: str) -> None:
         super().__init__(attention, dim, path)
         own = self.config

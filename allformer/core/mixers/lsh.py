@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from allformer import config
 from allformer.core.chunks import ALONE, HIDDEN, Ring, past_of, ring, weigh
+from allformer.core.kernels.rings import attend_ring, ring_blocks, serves
 from allformer.core.layout import Layout
 from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.once import decided
@@ -28,12 +30,13 @@ from allformer.errors import ConfigError
 
 class Plan(NamedTuple):
     """`ring`: how sorted tokens are cut, all rounds one behind the other. `past`: how many tokens
-    a state has; `keep` (B S) covers them too."""
+    a state has; `keep` (B S) covers them too. `blocks`: a kernel serves, see `kernels.rings`."""
 
     layout: Layout
     ring: Ring
     past: int
     keep: Tensor | None
+    blocks: BlockMask | None = None
 
 
 @implements(config.LSH)
@@ -51,7 +54,15 @@ class LSH(Mixer):
                 f"buckets of all tokens; use model.new_cache()"
             )
         own = ring(scene, c.chunk, c.before, c.after)
-        return Plan(scene.query, own, past, scene.query.keep)
+        plan = Plan(scene.query, own, past, scene.query.keep)
+        count = own.length * c.hashes
+        if own.length > c.chunk and serves(scene, own, count, self.size, self._drops):
+            return plan._replace(blocks=ring_blocks(own, count, scene.device))
+        return plan
+
+    @property
+    def _drops(self) -> bool:
+        return self.training and self.dropout > 0
 
     def put(self, x: Tensor, plan: Plan, key: bool) -> Tensor:
         return plan.layout.to_grid(x)
@@ -84,12 +95,17 @@ class LSH(Mixer):
             return context[:, :, :width]
         hashes = self._hashes(qk, own.length)  # drawn again as well: dropout draws after it
         order = decided(lambda: self._order(qk, own, hashes, state, width)).long()  # B H R L
-        back = order.argsort(-1)
+        ranks = torch.arange(own.length, device=qk.device).expand_as(order)
+        back = torch.empty_like(order).scatter_(-1, order, ranks)  # where each token has gone
         each = (*qk.shape[:2], order.shape[2], *qk.shape[2:])
         sorted_qk, sorted_v = (
             _moved(x[:, :, None].expand(each), order, back).flatten(2, 3) for x in (qk, v)
         )  # B H R·L D
-        context, total = self._attend(sorted_qk, sorted_v, order.flatten(2), own)
+        if plan.blocks is not None:
+            k, at = self._keys(sorted_qk), order.flatten(2)
+            context, total = attend_ring(sorted_qk, k, sorted_v, at, own, plan.blocks, False)
+        else:
+            context, total = self._attend(sorted_qk, sorted_v, order.flatten(2), own)
         context = _moved(context.view(each), back, order)[:, :, :, :width]
         total = _moved(total.view(each[:-1]), back, order)[..., :width]
         return _merged(context, total)
@@ -122,8 +138,8 @@ class LSH(Mixer):
         scores = q @ k.transpose(-1, -2)  # B H C c w
         hidden = own.hidden(query, key)
         if hidden is not None:
-            scores = scores.masked_fill(hidden, HIDDEN.get(scores.dtype, -1e9))
-        scores = scores.masked_fill(_itself(query, key), ALONE.get(scores.dtype, -1e5))
+            scores = scores.masked_fill_(hidden, HIDDEN.get(scores.dtype, -1e9))
+        scores = scores.masked_fill_(_itself(query, key), ALONE.get(scores.dtype, -1e5))
         weights, total = weigh(scores)
         weights = F.dropout(tap(self, "chunk_weights", weights), self.dropout, self.training)
         return (weights @ v).flatten(2, 3), total.flatten(2)

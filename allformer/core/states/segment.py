@@ -40,6 +40,7 @@ class SegmentMemory(State):
             real = None if real is None else real[:, real.shape[1] - given.shape[1] :]
         self.hidden, self.real = given, real
         self.first = size if blank else 0  # tokens remembered before any was seen
+        self.blank = blank and given is None
         if given is not None:
             self.first = given.shape[1]
         self._seen: Tensor | None = None
@@ -75,13 +76,15 @@ class SegmentMemory(State):
         if keep is None:
             keep = torch.ones(grid.rows, past + grid.width, dtype=torch.bool, device=device)
         old = max(0, held - past)  # of the tokens that were given
-        keep = keep[:, max(0, past - held) :]
-        if not old:
-            return keep
         real = self.real
         if real is None:
             real = torch.ones(grid.rows, self.first, dtype=torch.bool, device=device)
-        return torch.cat([real[:, self.first - old :], keep], dim=1)
+        if self.blank:  # padding on the left is zeros too: as many fewer come before it
+            left = leading(keep)
+            real = torch.arange(self.first, device=device) >= left.sum(-1, keepdim=True)
+            keep = keep | left
+        keep = keep[:, max(0, past - held) :]
+        return torch.cat([real[:, self.first - old :], keep], dim=1) if old else keep
 
     def update(self, k: Tensor, v: Tensor, places: Places | None) -> tuple[Tensor, Tensor]:
         if self._kept is not None:
@@ -103,3 +106,8 @@ class SegmentMemory(State):
         if self._kept is not None:
             k, v = self._kept
             self._kept = k.index_select(0, rows), v.index_select(0, rows)
+
+
+def leading(keep: Tensor) -> Tensor:
+    """Padding before the first token of each row, B S."""
+    return keep.cumsum(-1) == 0

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from allformer.core.layout import Grid
 from allformer.core.loss import IGNORE
 from allformer.data.encoded import Lengths, Rows
 from allformer.errors import DataError
@@ -23,9 +24,9 @@ class SegmentBatch(NamedTuple):
     """A segment of each row: what is read, what has to be said, and which rows begin anew."""
 
     ids: Tensor  # R L
+    layout: Grid  # with a mask where not everywhere is text
     labels: Tensor  # R L; −100 where nothing is said
     fresh: Tensor  # R: nothing is remembered
-    keep: Tensor | None  # R L, False where there is no text; None: there is everywhere
     tokens: int  # labels that count
 
 
@@ -138,8 +139,8 @@ class InOrder:
         labels = np.where(there, self._token(places, places), IGNORE)
         keep = None if not self.alone and there.all() else torch.from_numpy(there)
         tokens = int(said.sum())
-        both = torch.from_numpy(ids), torch.from_numpy(labels)
-        return SegmentBatch(*both, torch.from_numpy(fresh.copy()), keep, tokens)
+        read, say, begins = (torch.from_numpy(x) for x in (ids, labels, fresh.copy()))
+        return SegmentBatch(read, Grid(len(index), self.length, keep), say, begins, tokens)
 
     def _token(self, places: Array, owners: Array) -> Array:
         """The tokens at these places, as those in the documents of `owners` see them: what stands

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from allformer.config import DecoderOnly
 from allformer.core.inputs import Side
-from allformer.core.layout import Grid
+from allformer.core.taps import listening
 from allformer.data.table import Table
 from allformer.errors import ConfigError
 from allformer.train.batch import Array, Frame
@@ -162,15 +162,16 @@ class MemoryLM(CausalLM):
         return options.memory
 
     def _hidden(self, model: Any, batch: SegmentBatch, dtype: torch.dtype | None) -> Tensor:  # type: ignore[override]
-        rows, width = batch.ids.shape
-        memory = self._memory(model, rows, dtype or next(model.parameters()).dtype)
+        keep = batch.layout.keep
+        memory = self._memory(model, batch.layout.rows, dtype or next(model.parameters()).dtype)
         fresh, blank = batch.fresh[:, None], model.decoder.blank
         hidden = memory.hidden.masked_fill(fresh[None, ..., None], 0.0)  # a copy: the backward
         real = memory.real | fresh if blank else memory.real & ~fresh  # pass reads it later
         cache = model.decoder.new_cache(memory.real.shape[1], hidden, real)
-        side = Side(Grid(rows, width, batch.keep), {"input_ids": batch.ids})
+        side = Side(batch.layout, {"input_ids": batch.ids})
         out: Tensor = model.hidden({"decoder": side}, dtype=dtype, cache=cache)["decoder"]
-        new = torch.ones_like(batch.ids, dtype=torch.bool) if batch.keep is None else batch.keep
-        with torch.no_grad():
-            memory.put([x.own.hidden for x in cache.layers], torch.cat([real, new], dim=1))
+        new = torch.ones_like(batch.ids, dtype=torch.bool) if keep is None else keep
+        if not listening():  # to look at a step is not to take it
+            with torch.no_grad():
+                memory.put([x.own.hidden for x in cache.layers], torch.cat([real, new], dim=1))
         return out.flatten(0, -2)

@@ -72,6 +72,7 @@ class TrainRecipe(Section, section="train"):
     z_loss: Annotated[float, at_least(0.0)] = 0.0  # times log² of the sum over the vocabulary
     precision: Annotated[str, one_of(*NAMES)] = "auto"
     recompute: Annotated[str, one_of(*RECOMPUTE)] = "none"  # activations: computed again, not kept
+    redraw: Whole = 0  # random features (Performer), every so many steps; 0: never
     ema: Annotated[float | None, share("0.999")] = None  # the weights' moving average is what stays
     validate_every: Count = 500
     save_every: Count = 500
