@@ -39,7 +39,8 @@ def commands(args: Any, late: float) -> dict[str, list[str]]:
     found = {
         "listops": command(
             "listops", "--data", args.listops or args.out / "listops-data", "--trees", args.trees,
-            "--steps", args.listops_steps, "--trained-only", "--late", stop, *changes["listops"],
+            "--steps", args.listops_steps, "--trained-only", "--late", stop,
+            "--only", args.mechanisms, *changes["listops"],
         ),
         "duplicates": command(
             "duplicates", "--steps", args.duplicates_steps, "--length", args.length,
@@ -67,7 +68,8 @@ def timed_alone(args: Any) -> dict[str, Any]:
     """ListOps' mechanisms, when nothing else runs."""
     data = args.listops or args.out / "listops-data"
     sets = [f"--set={x}" for x in args.set_listops]
-    given = ("--alone", "--data", data, "--out", args.out / "listops", "--device", args.device)
+    given = ("--alone", "--data", data, "--out", args.out / "listops", "--device", args.device,
+             "--only", args.mechanisms)  # fmt: skip
     command = [sys.executable, str(HERE / "listops.py"), *map(str, given), *sets]
     return side_by_side({"listops-alone": command}, args.out, 3)["listops-alone"]
 
@@ -99,6 +101,7 @@ def main() -> None:
     parser.add_argument("--listops", type=Path, help="a folder with trees; else they are drawn")
     parser.add_argument("--enwik8", type=Path, help="a folder with enwik8, or train and valid.txt")
     parser.add_argument("--wikitext", type=Path, help="a folder with WikiText-2")
+    parser.add_argument("--mechanisms", default=",".join(listops.MECHANISMS), help="of ListOps")
     parser.add_argument("--trees", type=int, default=24_000)
     parser.add_argument("--listops-steps", type=int, default=1500)
     parser.add_argument("--duplicates-steps", type=int, default=2000)
