@@ -42,6 +42,10 @@ class Local(Mixer):
     def keys(self, n: int, causal: bool) -> float:
         return super().keys(n, causal) if n <= self.chunk else chunk_keys(self, n)
 
+    def state(self, attention: Heads, dim: int, n: int) -> int:
+        """Numbers that decoding remembers after n tokens: the last chunks."""
+        return min(n, (1 + self.before) * self.chunk - 1) * self.cached(attention, dim)
+
 
 def chunk_keys(mixer: Chunks, n: int) -> float:
     """Keys that a query meets: whole chunks, hidden ones too."""

@@ -99,6 +99,7 @@ class Stack(nn.Module):
         layers: Any = self.layers
         states = [layers[j].attention.mixer.new_state(self.config.causal) for j in self.order]
         given = _each(mems, len(states))
+        _check_reach(self.config, memory)
         if self.relative is not None:
             make = self.relative.new_state
             states = [make(x, memory, h, real) for x, h in zip(states, given, strict=True)]
@@ -223,6 +224,21 @@ class Stack(nn.Module):
         where = layout.positions(x.device, count) if position_ids is None else position_ids
         relation: Relation = self.relative(where, x.dtype)
         return relation
+
+
+def _check_reach(stack: config.Stack, memory: int | None) -> None:
+    """Refuse more memory than all layers look back at: it would change nothing."""
+    usual = 0 if stack.relative is None else stack.relative.memory
+    reaches = [getattr(block.attention.mixer, "left", None) for block in stack.blocks]
+    if memory is None or memory <= usual or None in reaches:
+        return
+    far = max(reach for reach in reaches if reach is not None)
+    if memory > far + 1:
+        raise ConfigError(
+            f"mem_len={memory}, but no layer looks back further than Window.left={far}; give at "
+            f"most {far + 1}, or a model with wider windows (of an old directory: set mem_len in "
+            f"its config.json, which is its window too with same_length)"
+        )
 
 
 def _each(mems: Tensor | Sequence[Tensor] | None, layers: int) -> list[Any]:

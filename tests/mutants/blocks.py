@@ -70,7 +70,7 @@ MUTANTS: list[Mutant] = [
         "random_blocks:_by_plan", "order = dice.permutation(near)",
         "order = dice.permutation(near) if head == 0 else order", "bird words, trained"),
     bug("one pattern for all layers", "less is seen",
-        "allformer.families.big_bird:_read_stack", "seed=i", "seed=0", "bird words, trained"),
+        "allformer.families.blocks:read_blocks", "seed=i", "seed=0", "bird words, trained"),
     bug("blocks that are seen anyway are drawn", "they count twice",
         "random_blocks:_by_plan", "seen = {0, i - 1, i, i + 1, near - 1}", "seen = {0, i}",
         "bird words, trained"),

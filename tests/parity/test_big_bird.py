@@ -88,6 +88,7 @@ def check_forward(name: str, side: str, path: Path) -> None:
         zoo.compare(case, af.load(path), theirs, inputs)
 
 
+@pytest.mark.every(5)
 @each
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 def test_the_same_numbers(case, side, written):

@@ -55,6 +55,7 @@ def written(tmp_path_factory) -> dict[str, Path]:
     return zoo.write_all(CASES, tmp_path_factory.mktemp("pegasus"))
 
 
+@pytest.mark.every(5)
 @each
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 def test_the_same_numbers(case, side, written):

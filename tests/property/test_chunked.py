@@ -313,6 +313,18 @@ def test_step_by_step_is_all_at_once(mixer, pad):
     torch.testing.assert_close(torch.cat(said, 1)[keep], whole[keep], rtol=0, atol=1e-11)
 
 
+def test_neighbours_remember_no_more_than_their_last_chunks():
+    model = loud(tree(NEAR, True))
+    attention = model.config.decoder.blocks[0].attention
+    for count in (5, 20):
+        cache = model.new_cache()
+        with torch.no_grad():
+            model(input_ids=tokens(1, count), cache=cache)
+        own = cache[0].own
+        kept = own._keys.numel() + own._values.numel()
+        assert kept == NEAR.state(attention, 12, count)
+
+
 def test_beyond_a_chunk_steps_look_at_the_same_bucket_whatever_the_batch():
     check_steps()
 

@@ -292,5 +292,34 @@ def test_what_makes_no_sense_is_refused_with_the_way_out():
     plain = af.build(DecoderOnly(replace(tree().decoder, relative=None)), seed=0)
     with pytest.raises(ConfigError, match=r"mem_len=3.*remembers no earlier segments"):
         plain(input_ids=ids(4), mem_len=3)
+    near = af.build(tree(memory=6, mixer=Window(5)), seed=0)
+    near(input_ids=ids(4), mem_len=3)
+    with pytest.raises(ConfigError, match=r"mem_len=9.*Window.left=5"):
+        near(input_ids=ids(4), mem_len=9)
     with pytest.raises(ConfigError, match="mems of 1 layers"):
         af.build(tree(), seed=0)(input_ids=ids(4), mems=torch.zeros(1, 2, 2, DIM))
+
+
+@pytest.mark.parametrize("norm_at", ["pre", "post"])
+def test_layers_that_hand_on_what_is_not_yet_added_remember_the_sum(norm_at, monkeypatch):
+    """The way of the fused kernels, here by their plain forms."""
+    model: Any = loud(tree(norm_at, memory=6)).train()
+
+    def run() -> tuple[Tensor, Tensor]:
+        mems, total = None, torch.zeros((), dtype=torch.float64)
+        for part in ids(20).split([7, 6, 7], dim=1):
+            out = model(input_ids=part, mems=mems)
+            mems, total = out.mems, total + out.logits.square().mean()
+        return total, mems
+
+    plain = run()
+    asked: list[bool] = []
+    monkeypatch.setattr("allformer.core.stack.ready", lambda x: asked.append(True) or True)
+    carried = run()
+    assert len(asked) == 3
+    for a, b in zip(carried, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    grads = [
+        torch.autograd.grad(total, model.head.table.weight)[0] for total, _ in (carried, plain)
+    ]
+    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)

@@ -23,6 +23,7 @@ from allformer.config import Learned, Window
 from allformer.config.remix import remix
 from allformer.errors import ConfigError
 from tests.models import PAPER, decoder_only, encoder_only
+from tests.tiny import checkpoint  # noqa: F401  (a fixture)
 
 CPU = torch.device("cpu")
 
@@ -163,6 +164,22 @@ def test_the_command_prints_a_table_json_and_a_picture(tmp_path):
     found = json.loads(CliRunner().invoke(app, [*call, "--json"]).stdout)
     assert [row["mechanism"] for row in found["rows"]] == ["full", "window:8"]
     assert found["advice"]
+
+
+def test_a_checkpoint_reads_a_text_again_and_again_and_its_nearness_is_judged(
+    tmp_path,
+    checkpoint,  # noqa: F811
+):
+    text = tmp_path / "text.txt"
+    text.write_text("The capital of France is Paris.")
+    call = ["bench", "long", str(checkpoint("bert-mlm")), "--length", "200", "--text", str(text)]
+    call += ["--mechanisms", "window:4,reformer", "--device", "cpu", "--json"]
+    found = json.loads(CliRunner().invoke(app, call).stdout)
+    assert found["trained"]
+    near, hashed = found["rows"][1:]
+    assert near["fresh"] == 0
+    assert near["error"] > 0
+    assert hashed["fresh"] > 0, "queries and keys are one there"
 
 
 def test_a_text_needs_a_tokeniser(tmp_path):

@@ -165,7 +165,7 @@ def test_no_help_shows_a_type_where_a_flag_takes_none(allformer):
 
     verbs = [each.name or each.callback.__name__ for each in app.registered_commands]
     assert "report" in verbs
-    for verb in verbs:
-        text = allformer(verb, "--help").out
+    for verb in (*([each] for each in verbs), ["bench"], ["bench", "long"]):
+        text = allformer(*verb, "--help").out
         assert "<" not in text.replace("<mask>", ""), verb
         assert "Example" in text, verb

@@ -38,15 +38,17 @@ def fits(device: torch.device, dtype: torch.dtype, size: int, block: int) -> boo
     return on_gpu and whole and dtype in HALF and size in SIZES
 
 
-def make_tiles(slots: Slots, block: int, blocks: int, length: int, repeated: int) -> Tiles:
-    """The tiles of a row of `length` tokens without padding.
+def make_tiles(
+    slots: Slots, block: int, blocks: int, length: int, repeated: int, padded: bool = False
+) -> Tiles:
+    """The tiles of a row of `length` tokens; `padded`: every pair is asked about, see `pad_tiles`.
 
     `repeated`: the first block counts so many times more for all but the first and the last one;
     0: as often as the slots say.
     """
     table = table_of(slots, blocks)
     seen, whole = _in_tiles(table > 0, block, -(-length // BLOCK))
-    if length % BLOCK:
+    if padded or length % BLOCK:
         whole = whole & False
     lists = (*_ordered(seen & ~whole), *_ordered(whole))
     pair = _pair(slots.columns[..., 5:], block, blocks)
@@ -59,16 +61,14 @@ def make_tiles(slots: Slots, block: int, blocks: int, length: int, repeated: int
 
 
 def pad_tiles(tiles: Tiles, keep: Tensor) -> Tiles:
-    """The same for rows of which some tokens are padding (`keep` B T): every tile is looked at
-    closely."""
+    """The same for rows of which some tokens are padding, `keep` B T; `tiles` are made `padded`."""
     mask = tiles.mask
-    dense = mask.to_dense().bool()  # H m m
     inside = mask.mask_mod
 
     def pair(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return inside(b, h, q, k) & keep[b, k]
 
-    lists = _ordered(dense[0])
+    lists = mask.kv_num_blocks, mask.kv_indices
     return tiles._replace(
         mask=BlockMask.from_kv_blocks(*lists, None, None, BLOCK, pair, mask.seq_lengths)
     )

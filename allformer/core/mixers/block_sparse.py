@@ -90,7 +90,8 @@ class BlockSparse(Mixer):
         return Drawn(c.block, c.random, seed, c.table, heads, plan.blocks, drawn)
 
     def _tiles(self, plan: Plan, scene: Scene) -> Tiles:
-        made = _tiles(self._drawn(plan), scene.query.total, str(scene.device))
+        padded = plan.keep is not None
+        made = _tiles(self._drawn(plan), scene.query.total, str(scene.device), padded)
         return made if plan.keep is None else pad_tiles(made, plan.keep)
 
     def _gathering(self, plan: Plan, scene: Scene) -> Plan:
@@ -217,7 +218,7 @@ def _drawn_slots(*given: Any) -> Tensor:
 
 
 @lru_cache(maxsize=256)
-def _tiles(drawn: Drawn, length: int, device: str) -> Tiles:
+def _tiles(drawn: Drawn, length: int, device: str, padded: bool) -> Tiles:
     slots = Slots(*_drawn_slots(*drawn, device).unbind(0))
     more = 0 if drawn.drawn else drawn.random
-    return make_tiles(slots, drawn.block, drawn.blocks, length, more)
+    return make_tiles(slots, drawn.block, drawn.blocks, length, more, padded)
