@@ -29,6 +29,7 @@ from side_by_side import side_by_side, table, trained, write_result
 
 import allformer as af
 from allformer.config import LSH
+from allformer.core.kernels import flex
 from allformer.train.loop import open_objective
 from allformer.train.precision import find_precision
 from allformer.train.recipe import read_recipe
@@ -57,6 +58,7 @@ def recipe_of(name: str, args: Any) -> Any:
 
 def one(name: str, args: Any) -> dict[str, Any]:
     """Train, then test with other numbers of hashes."""
+    flex.SHAPES = 1  # training has a kernel of its own, all tests share one
     run = args.out / f"run-{name}"
     recipe = recipe_of(name, args)
     result = trained(recipe, run, args)

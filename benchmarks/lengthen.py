@@ -28,6 +28,7 @@ from side_by_side import table, write_result
 import allformer as af
 from allformer.checkpoint.run import load_run, save_run
 from allformer.config import Window
+from allformer.core.kernels import flex
 from allformer.evaluate.windows import token_scores
 from allformer.train.loop import open_objective, train
 from allformer.train.objectives.words import Marks
@@ -110,6 +111,7 @@ def _say(line: str) -> None:
 
 def work(args: Any) -> dict[str, Any]:
     """Train, lengthen, train on, and judge."""
+    flex.SHAPES = 1  # training has a kernel of its own, articles of all lengths share one
     for name in ("short", "long", "short-on", "long-on"):
         shutil.rmtree(args.out / name, ignore_errors=True)
     recipe = begun(args)

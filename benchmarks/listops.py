@@ -35,6 +35,7 @@ from side_by_side import side_by_side, table, trained, write_result
 import allformer as af
 from allformer import config
 from allformer.config import from_dict, to_dict
+from allformer.core.kernels import flex
 from allformer.data.listops import write_listops
 from allformer.train.batch import moved
 from allformer.train.loop import open_objective
@@ -104,6 +105,7 @@ def recipe_of(name: str, args: Any) -> Recipe:
 
 def one(name: str, args: Any) -> dict[str, Any]:
     """Train it, and say how right it was."""
+    flex.SHAPES = 0  # trees have all lengths: one kernel for all, instead of many that are compiled
     run = args.out / f"run-{name}"
     result = trained(recipe_of(name, args), run, args)
     found = [row for row in result.rows if "validation_accuracy" in row]

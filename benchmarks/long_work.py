@@ -2,6 +2,7 @@
 
     python benchmarks/long_work.py --enwik8 enwik8 --wikitext wikitext-2 --out runs/long --minutes 8
     python benchmarks/long_work.py --wikitext wikitext-2 --only listops,duplicates,lengthen
+    python benchmarks/listops.py --data runs/long/listops-data --alone       # the timing by itself
 
 Every training is a process of its own, all side by side, which is fair to accuracies and not to
 times; when they have ended, ListOps' mechanisms are timed alone. What comes of each part lies in
@@ -39,7 +40,8 @@ def commands(args: Any, late: float) -> dict[str, list[str]]:
     found = {
         "listops": command(
             "listops", "--data", args.listops or args.out / "listops-data", "--trees", args.trees,
-            "--steps", args.listops_steps, "--trained-only", "--late", stop, *changes["listops"],
+            "--steps", args.listops_steps, "--trained-only", "--late", stop,
+            "--only", args.mechanisms, *changes["listops"],
         ),
         "duplicates": command(
             "duplicates", "--steps", args.duplicates_steps, "--length", args.length,
@@ -67,7 +69,8 @@ def timed_alone(args: Any) -> dict[str, Any]:
     """ListOps' mechanisms, when nothing else runs."""
     data = args.listops or args.out / "listops-data"
     sets = [f"--set={x}" for x in args.set_listops]
-    given = ("--alone", "--data", data, "--out", args.out / "listops", "--device", args.device)
+    given = ("--alone", "--data", data, "--out", args.out / "listops", "--device", args.device,
+             "--only", args.mechanisms)  # fmt: skip
     command = [sys.executable, str(HERE / "listops.py"), *map(str, given), *sets]
     return side_by_side({"listops-alone": command}, args.out, 3)["listops-alone"]
 
@@ -99,6 +102,8 @@ def main() -> None:
     parser.add_argument("--listops", type=Path, help="a folder with trees; else they are drawn")
     parser.add_argument("--enwik8", type=Path, help="a folder with enwik8, or train and valid.txt")
     parser.add_argument("--wikitext", type=Path, help="a folder with WikiText-2")
+    parser.add_argument("--mechanisms", default=",".join(listops.MECHANISMS), help="of ListOps")
+    parser.add_argument("--skip-alone", action="store_true", help="no timing of ListOps' steps")
     parser.add_argument("--trees", type=int, default=24_000)
     parser.add_argument("--listops-steps", type=int, default=1500)
     parser.add_argument("--duplicates-steps", type=int, default=2000)
@@ -115,14 +120,17 @@ def main() -> None:
     args.out = args.out.absolute()
     begin = time.monotonic()
     results = side_by_side(commands(args, args.minutes), args.out, args.minutes)
-    times = timed_alone(args) if "listops" in results else {}
+    found = {"minutes": (time.monotonic() - begin) / 60, "device": args.device, "results": results}
+    write_result(str(args.out / "all.json"), found)
+    times: dict[str, Any] = {}
+    if "listops" in results and not args.skip_alone:
+        times = timed_alone(args)
+        write_result(str(args.out / "all.json"), {**found, "alone": times})
     if "error" in times:
         print(f"listops alone: {times['error']}")
         times = {}
     told(results, times)
     minutes = (time.monotonic() - begin) / 60
-    found = {"minutes": minutes, "device": args.device, "results": results, "alone": times}
-    write_result(str(args.out / "all.json"), found)
     print(f"\n{minutes:.1f} minutes; {args.out / 'all.json'}")
 
 
