@@ -32,6 +32,7 @@ USES: dict[str, dict[str, str]] = {
     "masked-lm": {"fill": "allformer fill {run} {gap}"},
     "span-corruption": {"generate": "allformer generate {run} {text}"},
     "denoising": {"generate": "allformer generate {run} {text}"},
+    "duplication": {},  # a test of attention: there is nothing to ask it
     "classification": {"classify": "allformer classify {run} {text}"},
     "tagging": {"tag": "allformer tag {run} {text}"},
     "answering": {"answer": "allformer answer {run} --question '…?' --passage-file text.txt"},

@@ -20,6 +20,10 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
         "A Transformer learned to restore spoilt texts",
         "一个 Transformer 学会了还原被打乱的文本",
     ),
+    "title.duplication": (
+        "A Transformer learned to say a sequence twice",
+        "一个 Transformer 学会了把序列再说一遍",
+    ),
     "title.classification": (
         "A Transformer learned to tell texts apart",
         "一个 Transformer 学会了给文本分类",
