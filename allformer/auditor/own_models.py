@@ -35,3 +35,12 @@ def is_own(model: Any) -> bool:
 def empty_cache(model: Any) -> Any:
     """A cache that holds nothing yet."""
     return model.new_cache()
+
+
+def clustered_words(config: Any) -> int:
+    """How many words a tree of ours reads whose tables hold clusters of them; else 0."""
+    from allformer.config import AdaptiveTokens, Model
+
+    if isinstance(config, Model) and isinstance(config.reader.source, AdaptiveTokens):
+        return config.reader.source.vocab
+    return 0

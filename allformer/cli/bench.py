@@ -18,6 +18,7 @@ app = App(
     help="Measure on this machine.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
+    epilog="Example: `allformer bench long bert-base --length 4096`",
 )
 
 LONG = (

@@ -13,7 +13,7 @@ from allformer.config import EncoderDecoder
 from allformer.core.feed_forward import ACT
 from tests.tiny import MAKERS, checkpoint  # noqa: F401
 
-NAMES = {"bert": "bert-mlm", "roberta": "roberta-mlm"}
+NAMES = {name: f"{name}-mlm" for name in ("bert", "roberta", "longformer")}
 
 
 @pytest.mark.parametrize("family", MAKERS)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from allformer.auditor.calls import MODELS, Call
 from allformer.auditor.infer.attempt import attempt
 from allformer.auditor.infer.torch_modules import STOCK
-from allformer.config import AdaptiveTokens, Model
+from allformer.auditor.own_models import clustered_words
 
 
 def config_vocab(config: Any) -> int:
@@ -20,8 +20,9 @@ def config_vocab(config: Any) -> int:
 
     Of ours, where words are in clusters: no table has as many rows as there are ids.
     """
-    if isinstance(config, Model) and isinstance(config.reader.source, AdaptiveTokens):
-        return config.reader.source.vocab
+    clustered = clustered_words(config)
+    if clustered:
+        return clustered
     value = getattr(config, "vocab_size", None)
     return value if isinstance(value, int) else 0
 
