@@ -31,6 +31,7 @@ def info(
 ) -> None:
     """Parameters by part, operations and memory of a model, by formula, at any length."""
     from allformer.cli.tables import count_tables, length_table, presets_table
+    from allformer.config.remix import mixes_fully
     from allformer.count import count, with_full_attention
     from allformer.families import presets
 
@@ -59,7 +60,8 @@ def info(
             costs["costs_by_length_with_full_attention"] = _costs(beside)
         print(json.dumps({"name": what, **table.as_dict(), "cost_split_by_length": split, **costs}))
         return
-    for piece in (*count_tables(what, table, grown), length_table(long, beside)):
+    square = mixes_fully(config)
+    for piece in (*count_tables(what, table, grown, square), length_table(long, beside)):
         show(piece)
 
 

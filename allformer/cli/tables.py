@@ -82,8 +82,9 @@ def presets_table(counts: Mapping[str, Count]) -> Table:
     return table
 
 
-def count_tables(name: str, count: Count, grown: Sequence[Count]) -> list[Table]:
-    """Parameters by part; operations and memory; how attention takes over as the length grows."""
+def count_tables(name: str, count: Count, grown: Sequence[Count], square: bool) -> list[Table]:
+    """Parameters by part; operations and memory; how attention takes over as the length grows,
+    where all of it is full (`square`)."""
     parts = Table(title=f"{name}: parameters", title_justify="left", show_footer=True)
     parts.add_column("part", footer="total")
     parts.add_column("parameters", justify="right", footer=f"{count.parameters:,}")
@@ -101,7 +102,8 @@ def count_tables(name: str, count: Count, grown: Sequence[Count]) -> list[Table]
     cost.add_row("remembered while generating", _bytes(count.state_bytes))
     cost.add_row("activations for one sequence's backward", _bytes(count.activation_bytes))
     growth = Table(title="as the length grows", title_justify="left")
-    columns = ("attention O(n²·d)", "feed-forward O(n·d·f)", "projections, head", "FLOPs per token")
+    attention = "attention O(n²·d)" if square else "attention"
+    columns = (attention, "feed-forward O(n·d·f)", "projections, head", "FLOPs per token")
     for column in ("tokens n", *columns):
         growth.add_column(column, justify="right")
     for c in grown:
