@@ -41,6 +41,7 @@ from allformer.config.head import (
 )  # fmt: skip
 from allformer.config.pixel_head import PixelHead
 from allformer.config.reading_head import ReadingHead
+from allformer.config.teacher_head import TeacherHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.json import config_from_json, from_dict, to_dict
@@ -102,6 +103,7 @@ __all__ = [
     "Source",
     "SpanHead",
     "Stack",
+    "TeacherHead",
     "Tokens",
     "Transform",
     "Window",

@@ -29,6 +29,7 @@ CONFIGS = {
     "mt5": hf.MT5Config, "big_bird": hf.BigBirdConfig, "longformer": hf.LongformerConfig,
     "led": hf.LEDConfig, "transfo-xl": OldConfig, "reformer": hf.ReformerConfig,
     "bigbird_pegasus": hf.BigBirdPegasusConfig, "vit": hf.ViTConfig,
+    "deit": hf.DeiTConfig,
 }  # fmt: skip
 
 
