@@ -153,5 +153,6 @@ def write(model: EncoderOnly) -> dict[str, Any]:
     if isinstance(model.head, PixelHead):
         out["encoder_stride"] = model.head.stride
     if model.pool is not None:
+        expect(model.pool.dense, "has a pooler without a layer")
         out["pooler_act"] = activation.WRITE[model.pool.act]
     return out
