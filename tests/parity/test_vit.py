@@ -18,6 +18,7 @@ from transformers import (
 )
 
 import allformer as af
+from allformer.checkpoint.convert import convert
 from allformer.config import ClassHead, EncoderOnly, PixelHead
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import read_config, write_config
@@ -179,6 +180,19 @@ def test_a_fresh_model_is_saved_as_a_vit(tmp_path: Path) -> None:
         inputs = {"pixel_values": torch.randn(2, 2, 20, 20)}
         again = af.load(tmp_path / str(head is None))
         assert torch.equal(again(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
+
+
+def test_a_converted_vit_is_certified_on_images(written: dict[str, Path], tmp_path: Path) -> None:
+    (source := tmp_path / "source").mkdir()
+    for file in written["ViT pixels"].iterdir():
+        (source / file.name).write_bytes(file.read_bytes())
+    (source / "preprocessor_config.json").write_text('{"size": 20}')
+    certificate = convert(source, tmp_path / "out")
+    assert certificate["sound"]
+    outputs = {(seen["between"][1].split()[0], seen["output"]) for seen in certificate["outputs"]}
+    assert {("transformers", "reconstruction"), ("allformer", "last_hidden_state")} <= outputs
+    assert "20 × 20 pixels" in certificate["outputs"][0]["inputs"]
+    assert (tmp_path / "out" / "preprocessor_config.json").is_file()
 
 
 def test_the_count_of_a_painter_is_what_is_built() -> None:
