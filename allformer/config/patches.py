@@ -56,6 +56,12 @@ class Patches(Source):
         """Rows and columns of patches of an image of its size."""
         return self.cut(*self.image)
 
+    @property
+    def tokens_each(self) -> int:
+        """All tokens of an image of its size."""
+        rows, columns = self.shape
+        return self.front + rows * columns
+
     def cut(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of patches of any image: `Patches(16).cut(224, 320)` is (14, 20)."""
         return height // self.patch, width // self.patch

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typer.testing import CliRunner
 
 import allformer as af
+from allformer.cli.main import app
 from allformer.config import (
     Attention,
     Block,
@@ -226,3 +229,10 @@ def test_a_pool_without_a_layer_is_the_first_state() -> None:
     out = model(pixel_values=images())
     assert torch.equal(out.pooler_output, out.last_hidden_state[:, 0])
     assert af.count(model.config).parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_an_image_model_is_counted_at_the_tokens_of_its_image() -> None:
+    said = CliRunner().invoke(app, ["info", "dinov2-small-registers", "--json"])
+    assert json.loads(said.stdout)["length"] == 1 + 4 + 37 * 37
+    said = CliRunner().invoke(app, ["info", "vit-tiny", "--json", "--length", "50"])
+    assert json.loads(said.stdout)["length"] == 50
