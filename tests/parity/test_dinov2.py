@@ -72,6 +72,15 @@ def test_the_same_numbers(
         pictures.compare(case, ours, zoo.oracle(case), pictures.images(case, size))
 
 
+@pytest.mark.parametrize("name", ["Dino", "registers", "Dino SwiGLU classes"])
+def test_transformers_as_it_is_differs_by_its_own_rounding(
+    name: str, written: dict[str, Path]
+) -> None:
+    case = BY_NAME[name]
+    inputs = pictures.images(case, (28, 36))  # it interpolates positions in fp32
+    zoo.compare_as_it_is(case, af.load(written[name]), zoo.oracle(case), inputs)
+
+
 @pytest.mark.parametrize("name", ["Dino", "registers"])
 def test_the_same_numbers_with_hidden_patches(name: str, written: dict[str, Path]) -> None:
     case = BY_NAME[name]

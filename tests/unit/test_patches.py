@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,6 +33,7 @@ from allformer.config import (
     repeat,
 )
 from allformer.core.model import EncoderOnlyModel
+from allformer.core.starts import decay_groups
 from allformer.errors import ConfigError, LengthError
 from tests.loud import make_loud
 
@@ -236,3 +238,32 @@ def test_an_image_model_is_counted_at_the_tokens_of_its_image() -> None:
     assert json.loads(said.stdout)["length"] == 1 + 4 + 37 * 37
     said = CliRunner().invoke(app, ["info", "vit-tiny", "--json", "--length", "50"])
     assert json.loads(said.stdout)["length"] == 50
+
+
+def test_it_learns_where_a_bright_patch_is_and_is_saved_in_our_own_layout(tmp_path: Path) -> None:
+    model = af.build(tree(FULL), seed=0)
+    make = torch.Generator().manual_seed(0)
+    x, labels = 0.1 * torch.randn(30, 3, 12, 20, generator=make), torch.arange(30) % 3
+    for image, label in zip(x, labels.tolist(), strict=True):
+        image[:, 4 * label : 4 * label + 4, 8:12] += 1.0  # its row is its class
+    optimiser = torch.optim.AdamW(decay_groups(model, 0.01), lr=0.01)
+    for _ in range(25):
+        optimiser.zero_grad()
+        model(pixel_values=x, labels=labels).loss.backward()
+        optimiser.step()
+    model.eval()
+    assert (model(pixel_values=x).logits.argmax(-1) == labels).all()
+    af.save(model, tmp_path, family="allformer")
+    assert torch.equal(af.load(tmp_path)(pixel_values=x).logits, model(pixel_values=x).logits)
+
+
+def test_recomputed_layers_have_the_same_gradients() -> None:
+    model, x = loud(tree(FULL)).train(), images()
+    found = []
+    for mode in (None, "layers", "selective"):
+        model.recompute(mode)
+        model.zero_grad()
+        model(pixel_values=x, labels=torch.tensor([0, 2])).loss.backward()
+        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for other in found[1:]:
+        assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(found[0], other, strict=True))
