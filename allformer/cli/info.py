@@ -17,6 +17,7 @@ INFO = (
     "Examples: `allformer info original-base`; `allformer info demo --length 64`; "
     "`allformer info` lists the presets."
 )
+USUAL = 512
 LENGTHS = (128, 512, 2048, 8192, 32768, 131072)
 LONG = tuple(2**power for power in range(10, 21, 2))  # 1k … 1M
 
@@ -25,7 +26,10 @@ def info(
     what: Annotated[
         str | None, typer.Argument(help="A preset, a config.json or a run directory.")
     ] = None,
-    length: Annotated[int, typer.Option(help="Sequence length to count at.")] = 512,
+    length: Annotated[
+        int | None,
+        typer.Option(help="Sequence length to count at; 512, or the tokens of a model's image."),
+    ] = None,
     dtype_bytes: Annotated[int, typer.Option(help="Bytes of a number: 2 or 4.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> None:
@@ -35,20 +39,20 @@ def info(
     from allformer.count import count, with_full_attention
     from allformer.families import presets
 
-    if length < 1 or dtype_bytes not in (1, 2, 4, 8):
+    if (length is not None and length < 1) or dtype_bytes not in (1, 2, 4, 8):
         raise AllformerError(
             f"--length {length} --dtype-bytes {dtype_bytes}: the length must be at least 1, "
             f"the bytes 1, 2, 4 or 8"
         )
     if what is None:
-        counts = {name: count(config_of(name), length, dtype_bytes) for name in presets()}
+        counts = {name: count(config_of(name), length or USUAL, dtype_bytes) for name in presets()}
         if as_json:
             print(json.dumps({name: table.as_dict() for name, table in counts.items()}))
         else:
             show(presets_table(counts))
         return
     config = config_of(what)
-    table = count(config, length, dtype_bytes)
+    table = count(config, length or config.reader.source.tokens_each or USUAL, dtype_bytes)
     grown = [count(config, n, dtype_bytes) for n in LENGTHS]
     long = [count(config, n, dtype_bytes) for n in LONG]
     full = with_full_attention(config)

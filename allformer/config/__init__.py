@@ -31,13 +31,17 @@ from allformer.config.attention import Attention
 from allformer.config.feed_forward import Feed
 from allformer.config.block import Block, cycle, repeat
 from allformer.config.source import Source, Tokens
+from allformer.config.patches import Patches
+from allformer.config.plane import LearnedPlane, Plane, SinusoidalPlane
 from allformer.config.flow import Flow, Reversible
 from allformer.config.stack import Stack
 from allformer.config.head import (
     PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
     Transform, heads_of, words_of,
 )  # fmt: skip
+from allformer.config.pixel_head import PixelHead
 from allformer.config.reading_head import ReadingHead
+from allformer.config.teacher_head import TeacherHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.json import config_from_json, from_dict, to_dict
@@ -70,6 +74,7 @@ __all__ = [
     "Head",
     "LMHead",
     "Learned",
+    "LearnedPlane",
     "LinearScaling",
     "Llama3Scaling",
     "Local",
@@ -79,6 +84,9 @@ __all__ = [
     "Natural",
     "Norm",
     "Part",
+    "Patches",
+    "PixelHead",
+    "Plane",
     "Pool",
     "Position",
     "Positive",
@@ -91,9 +99,11 @@ __all__ = [
     "Rule",
     "Several",
     "Sinusoidal",
+    "SinusoidalPlane",
     "Source",
     "SpanHead",
     "Stack",
+    "TeacherHead",
     "Tokens",
     "Transform",
     "Window",

@@ -24,6 +24,11 @@ class Source(Config, slot=True):
     eos_id: int | None = None
     pad_fixed: bool = False
 
+    @property
+    def tokens_each(self) -> int | None:
+        """How many tokens it gives each time, where that is told."""
+        return None
+
     def parameters(self, stack: Widths) -> int:
         """Of its own."""
         return 0

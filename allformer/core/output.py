@@ -14,10 +14,13 @@ from torch.utils import _pytree
 NAMES = (
     "loss",
     "logits",  # B T V, B T labels or B labels
+    "cls_logits",  # B labels, of DeiT's pair of heads
+    "distillation_logits",  # B labels
     "start_logits",  # B T
     "end_logits",  # B T
     "prediction_logits",  # B T V, of BERT's pair of heads
     "seq_relationship_logits",  # B 2
+    "reconstruction",  # B C H W, the pixels of an image
     "last_hidden_state",  # B T dim
     "pooler_output",  # B dim
     "encoder_last_hidden_state",  # B S dim
