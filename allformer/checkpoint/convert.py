@@ -48,6 +48,7 @@ OTHERS = (
     "tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "special_tokens_map.json",
     "added_tokens.json", "generation_config.json", "chat_template*", "modules.json",
     "sentence_bert_config.json", "config_sentence_transformers.json", "[1-9]_*", "README.md",
+    "preprocessor_config.json", "processor_config.json",
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import file_keys, find_family, read_config
 from allformer.families.family import Family
 from allformer.families.weights import Ignored, Op, Renamed, WeightMap
+from allformer.images.processor import FILES
 from allformer.json_file import read_object
 
 GENERATION = "generation_config.json"
@@ -66,11 +67,23 @@ def load(
         ops = [*_bridge(family, ops, files, architecture is not None), *ops]
     loaded = load_weights(model, ops, files, device=device, dtype=dtype)
     model.provenance.fates, model.provenance.aside = loaded.fates, loaded.aside
+    model.provenance.images = _image_files(directory)
     if (directory / GENERATION).is_file():
         model.provenance.generation = read_json(directory / GENERATION)
     elif "is" in raw:
         model.provenance.generation = older_generation(directory, model.config)
     return model.eval()
+
+
+def _image_files(directory: Path) -> dict[str, str]:
+    """What says how images are prepared, as it stands: a model that sees is saved with it."""
+    found = (directory / name for name in FILES if (directory / name).is_file())
+    try:
+        return {path.name: path.read_bytes().decode() for path in found}
+    except UnicodeDecodeError:
+        raise CheckpointError(
+            f"{directory}: {' or '.join(FILES)} is not UTF-8; download it again"
+        ) from None
 
 
 def read_config_of(path: Path) -> Any:

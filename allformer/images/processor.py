@@ -22,6 +22,7 @@ from allformer.json_file import read_object
 
 FILE = "preprocessor_config.json"
 WHOLE = "processor_config.json"  # transformers 5: of several processors together
+FILES = (WHOLE, FILE)
 WORKERS = 4  # threads: reading and resizing go on beside each other, Pillow lets Python's lock go
 
 
@@ -92,7 +93,7 @@ def load_processor(directory: str | Path) -> Processor:
     {'shortest_edge': 224}
     """
     directory = Path(directory)
-    files = {name: directory / name for name in (WHOLE, FILE) if (directory / name).is_file()}
+    files = {name: directory / name for name in FILES if (directory / name).is_file()}
     found: dict[str, Any] | None = None
     for name, path in files.items():  # as transformers: what is inside the whole wins
         raw = read_object(path, DataError)
