@@ -31,6 +31,8 @@ from allformer.config.attention import Attention
 from allformer.config.feed_forward import Feed
 from allformer.config.block import Block, cycle, repeat
 from allformer.config.source import Source, Tokens
+from allformer.config.patches import Patches
+from allformer.config.plane import LearnedPlane, Plane, SinusoidalPlane
 from allformer.config.flow import Flow, Reversible
 from allformer.config.stack import Stack
 from allformer.config.head import (
@@ -70,6 +72,7 @@ __all__ = [
     "Head",
     "LMHead",
     "Learned",
+    "LearnedPlane",
     "LinearScaling",
     "Llama3Scaling",
     "Local",
@@ -79,6 +82,8 @@ __all__ = [
     "Natural",
     "Norm",
     "Part",
+    "Patches",
+    "Plane",
     "Pool",
     "Position",
     "Positive",
@@ -91,6 +96,7 @@ __all__ = [
     "Rule",
     "Several",
     "Sinusoidal",
+    "SinusoidalPlane",
     "Source",
     "SpanHead",
     "Stack",
