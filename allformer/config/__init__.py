@@ -40,8 +40,10 @@ from allformer.config.head import (
     Transform, heads_of, words_of,
 )  # fmt: skip
 from allformer.config.reading_head import ReadingHead
+from allformer.config.vector_head import VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
+from allformer.config.two_towers import Contrast, TwoTowers
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
@@ -61,6 +63,7 @@ __all__ = [
     "BucketBias",
     "ClassHead",
     "Config",
+    "Contrast",
     "DecoderOnly",
     "EncoderDecoder",
     "EncoderOnly",
@@ -102,6 +105,8 @@ __all__ = [
     "Stack",
     "Tokens",
     "Transform",
+    "TwoTowers",
+    "VectorHead",
     "Window",
     "XLRelative",
     "above",
