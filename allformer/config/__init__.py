@@ -31,6 +31,8 @@ from allformer.config.attention import Attention
 from allformer.config.feed_forward import Feed
 from allformer.config.block import Block, cycle, repeat
 from allformer.config.source import Source, Tokens
+from allformer.config.patches import Patches
+from allformer.config.plane import LearnedPlane, Plane, SinusoidalPlane
 from allformer.config.flow import Flow, Reversible
 from allformer.config.stack import Stack
 from allformer.config.head import (
@@ -38,8 +40,10 @@ from allformer.config.head import (
     Transform, heads_of, words_of,
 )  # fmt: skip
 from allformer.config.reading_head import ReadingHead
+from allformer.config.vector_head import VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
+from allformer.config.two_towers import Contrast, TwoTowers
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
@@ -59,6 +63,7 @@ __all__ = [
     "BucketBias",
     "ClassHead",
     "Config",
+    "Contrast",
     "DecoderOnly",
     "EncoderDecoder",
     "EncoderOnly",
@@ -70,6 +75,7 @@ __all__ = [
     "Head",
     "LMHead",
     "Learned",
+    "LearnedPlane",
     "LinearScaling",
     "Llama3Scaling",
     "Local",
@@ -79,6 +85,8 @@ __all__ = [
     "Natural",
     "Norm",
     "Part",
+    "Patches",
+    "Plane",
     "Pool",
     "Position",
     "Positive",
@@ -91,11 +99,14 @@ __all__ = [
     "Rule",
     "Several",
     "Sinusoidal",
+    "SinusoidalPlane",
     "Source",
     "SpanHead",
     "Stack",
     "Tokens",
     "Transform",
+    "TwoTowers",
+    "VectorHead",
     "Window",
     "XLRelative",
     "above",

@@ -10,12 +10,13 @@ from allformer.config.base import Activation, Config, Probability
 from allformer.config.check import Rule, choice, refuse
 from allformer.config.counting import Part, dense, plain_line
 from allformer.config.norm import Norm
+from allformer.config.patches import Patches
 from allformer.config.stack import Stack
 
 PROBLEMS = (
     None, "regression", "single_label_classification", "multi_label_classification",
 )  # fmt: skip
-At = Literal["token", "pool", "first", "last", "eos"]
+At = Literal["token", "pool", "first", "last", "eos", "patches"]
 Identifier = Annotated[str, Rule(str.isidentifier, "must be an identifier", 'try "words"')]
 
 
@@ -87,7 +88,8 @@ class ClassHead(Head):
     """Scores over `labels`: for each token (`at="token"`), or for the sequence from one state.
 
     `at`: `"pool"` the pooler's output (BERT), `"first"` token (RoBERTa), the `"last"` one that is
-    not padding (GPT), the last `"eos"` (BART). `dense` is the activation of a layer in between.
+    not padding (GPT), the last `"eos"` (BART), the mean of an image's `"patches"` (CLIP).
+    `dense` is the activation of a layer in between.
     `problem=None` is told by the labels: one label is regression, whole numbers are classes,
     fractions are several classes at once.
     """
@@ -100,6 +102,12 @@ class ClassHead(Head):
     bias: bool = True
     dropout: Probability = 0.0
     problem: Annotated[str | None, choice(PROBLEMS)] = None
+
+    def fits(self, stack: Stack) -> object:
+        """Refuse to read patches where there are none."""
+        if self.at == "patches" and not isinstance(stack.source, Patches):
+            refuse(self, "at", "reads an image's patches", "give the stack source=Patches(…)")
+        return None
 
     def parameters(self, stack: Stack) -> int:
         between = dense(stack.states, stack.dim) if self.dense else 0

@@ -38,14 +38,16 @@ def lay_out(
     mask: Tensor | None,
     whole: bool = False,
     name: str = "attention_mask",
+    shape: tuple[int, int] | None = None,
 ) -> Side:
     """A caller's grid as a side, without its padding where that is possible.
 
     The numbers are the same, the work is less. A trace shows the grid that the caller gave; a
     compiled graph cannot have a size that depends on the mask's values. `whole` keeps the grid.
-    `name` is what errors call the mask.
+    `name` is what errors call the mask. `shape` is that of the grid, where the first input is not
+    one of its cells each.
     """
-    rows, width = next(iter(inputs.values())).shape[:2]
+    rows, width = shape or next(iter(inputs.values())).shape[:2]
     ids = inputs.get("input_ids")
     if mask is None:
         return Side(Grid(rows, width), inputs, ids)

@@ -37,7 +37,7 @@ from allformer.core.states import Cache, SegmentMemory
 from allformer.core.taps import listening
 from allformer.errors import ConfigError
 
-C = TypeVar("C", config.EncoderDecoder, config.EncoderOnly, config.DecoderOnly)
+C = TypeVar("C", config.EncoderDecoder, config.EncoderOnly, config.DecoderOnly, config.TwoTowers)
 _SAME = {"sentence_order_label": "next_sentence_label"}  # ALBERT's name for the pair's label
 
 
@@ -190,8 +190,8 @@ class Model(nn.Module, Generic[C]):
         """The sides of all stacks that are given anything, checked."""
         sides: dict[str, Side] = {}
         for name, inputs in found.items():
-            prefix = self.prefixes[name]
-            rows, width = self.stack(name).check(inputs, self.head_of(name), prefix)
+            prefix, stack = self.prefixes[name], self.stack(name)
+            rows, width = stack.check(inputs, self.head_of(name), prefix)
             if sides and rows != (batch := next(iter(sides.values())).layout.rows):
                 first, mine = (next(iter(found[key])) for key in (next(iter(found)), name))
                 raise ConfigError(
@@ -201,7 +201,10 @@ class Model(nn.Module, Generic[C]):
             if mask is not None:
                 check_mask(mask, rows, width, f"{prefix}attention_mask")
             rest = {key: x for key, x in inputs.items() if key != "attention_mask"}
-            sides[name] = lay_out(rest, mask, whole, f"{prefix}attention_mask")
+            sides[name] = lay_out(
+                rest, mask, whole or not stack.source.per_token, f"{prefix}attention_mask",
+                (rows, width),
+            )  # fmt: skip
         return sides
 
     def hidden(
@@ -451,6 +454,7 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         """`model.compile()`: as torch has it, in place. Inference on a GPU becomes CUDA graphs of
         batches without their padding; see `core.replay`."""
         told = self.encoder.takes != self.encoder.source.takes  # plans depend on what is given
+        told = told or not self.encoder.source.per_token  # no padding to leave out
         if self.device.type == "cuda" and not (args or kwargs or told):
             self._replay = Replay(self.infer, self.reads_first)
         else:
@@ -570,7 +574,8 @@ def build(
     """
     if not isinstance(model, config.Model):
         raise ConfigError(
-            f"build got {type(model).__name__}; it takes EncoderDecoder, EncoderOnly, DecoderOnly"
+            f"build got {type(model).__name__}; it takes EncoderDecoder, EncoderOnly, "
+            f"DecoderOnly or TwoTowers"
         )
     with torch.device("meta"):
         built: AnyModel = module_for(model)(model)

@@ -55,6 +55,8 @@ class ClassHead(Head):
             return hidden.pooled
         if self.config.at == "first":
             return hidden.grid[:, 0]
+        if self.config.at == "patches":  # without [CLS] and what else stands before them
+            return hidden.grid[:, self.stack.source.front :].mean(1)  # type: ignore[attr-defined]
         return at(hidden.grid, self._last(hidden))
 
     def _last(self, hidden: Hidden) -> Tensor:

@@ -21,6 +21,7 @@ class Source(nn.Module):
     """The module for a `source` slot: vectors, then positions, norm, dropout, as the stack says."""
 
     takes: tuple[str, ...] = ()  # the inputs that it reads, by their names; the first alone is due
+    per_token = True  # its inputs have an entry for each token, so that padding can be left out
 
     def __init__(self, stack: config.Stack, path: str) -> None:
         super().__init__()

@@ -1,0 +1,66 @@
+"""Positions of patches in a plane: a table that is interpolated for other sizes, or a formula.
+
+Legend: H rows and W columns of patches, F tokens before them, D model width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from allformer import config
+from allformer.core.position import sinusoid
+from allformer.core.precision import widen
+from allformer.core.registry import implements
+
+
+@implements(config.LearnedPlane)
+class LearnedPlane(nn.Module):
+    """A trained vector for each token before the patches, and for each cell of the plane."""
+
+    def __init__(self, position: config.LearnedPlane, dim: int) -> None:
+        super().__init__()
+        self.config = position
+        self.weight = nn.Parameter(torch.empty(position.trained, dim))
+
+    def reset_parameters(self) -> None:
+        """N(0, 0.02²), as the ViT paper starts them (appendix D.4)."""
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, shape: tuple[int, int], front: int, like: Tensor) -> Tensor:
+        """The vectors of `front` tokens and of a plane of this shape, F+H·W D."""
+        if shape == self.config.shape:
+            return self.weight.to(like.dtype)
+        before, cells = self.weight[:front], self.weight[front:]
+        # Half precision would shift them: DINOv2 computes this in fp32, and so do we for all.
+        grid = widen(cells).view(1, *self.config.shape, -1).permute(0, 3, 1, 2)  # 1 D H W
+        grid = F.interpolate(
+            grid, shape, mode="bicubic", align_corners=False, antialias=self.config.antialias
+        )
+        cells = grid[0].flatten(1).T  # H·W D
+        return torch.cat([before.to(like.dtype), cells.to(like.dtype)])
+
+
+@implements(config.SinusoidalPlane)
+class SinusoidalPlane(nn.Module):
+    """Sines and cosines of column and row: no parameters, and any size."""
+
+    def __init__(self, position: config.SinusoidalPlane, dim: int) -> None:
+        super().__init__()
+        self.config, self.dim = position, dim
+
+    def forward(self, shape: tuple[int, int], front: int, like: Tensor) -> Tensor:
+        """Zeros for `front` tokens, then the vectors of a plane of this shape, F+H·W D."""
+        rows, columns = (self._along(size, like) for size in shape)  # H D/2, W D/2
+        plane = torch.cat(
+            [columns.repeat(len(rows), 1), rows.repeat_interleave(len(columns), 0)], 1
+        )
+        return torch.cat([plane.new_zeros(front, self.dim), plane]).to(like.dtype)
+
+    def _along(self, size: int, like: Tensor) -> Tensor:
+        """The numbers of an axis, in half of the features."""
+        wide = torch.promote_types(like.dtype, torch.float32)
+        where = torch.arange(size, device=like.device)
+        half = self.dim // 2
+        return sinusoid(where, half, layout="halves", base=self.config.base, dtype=wide)
