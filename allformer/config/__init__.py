@@ -39,6 +39,7 @@ from allformer.config.head import (
     PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
     Transform, heads_of, words_of,
 )  # fmt: skip
+from allformer.config.pixel_head import PixelHead
 from allformer.config.reading_head import ReadingHead
 from allformer.config.vector_head import VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
@@ -86,6 +87,7 @@ __all__ = [
     "Norm",
     "Part",
     "Patches",
+    "PixelHead",
     "Plane",
     "Pool",
     "Position",

@@ -262,7 +262,8 @@ class Model(nn.Module, Generic[C]):
         name = list(sides)[-1]
         layout = sides[name].layout
         grid = layout.to_grid(hidden[name])
-        read = Hidden(hidden[name], layout, grid, next(iter(sides.values())).ids, self.pooled(grid))
+        given = next(iter(sides.values()))
+        read = Hidden(hidden[name], layout, grid, given.ids, self.pooled(grid), given.inputs)
         out: dict[str, Tensor | None] = {"last_hidden_state": grid, "pooler_output": read.pooled}
         first = next(iter(sides))
         if first != name:
@@ -270,7 +271,7 @@ class Model(nn.Module, Generic[C]):
         if self.head is not None:
             answer = self.head.outputs(read)
             out |= answer
-            if targets and all(target in targets for target in self.head.targets):
+            if self.head.learns(targets, read):
                 out["loss"] = self.head.loss(answer, targets, read)
         return Output(out)
 

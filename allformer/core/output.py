@@ -18,6 +18,7 @@ NAMES = (
     "end_logits",  # B T
     "prediction_logits",  # B T V, of BERT's pair of heads
     "seq_relationship_logits",  # B 2
+    "reconstruction",  # B C H W, the pixels of an image
     "last_hidden_state",  # B T dim
     "pooler_output",  # B dim
     "encoder_last_hidden_state",  # B S dim

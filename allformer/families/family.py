@@ -30,6 +30,7 @@ ENDINGS = {
     "ForMaskedLM": "words", "ForConditionalGeneration": "words",
     "ForSequenceClassification": "class", "ForNextSentencePrediction": "class",
     "ForTokenClassification": "token", "ForQuestionAnswering": "span",
+    "ForImageClassification": "class", "ForMaskedImageModeling": "pixels",
 }  # fmt: skip
 
 
@@ -38,13 +39,13 @@ class NotThisFamily(Exception):
 
 
 def head_kind(model: config.Model) -> str:
-    """bare, words, class, token, span or pretrain; any other head by the name of its class."""
+    """bare, words, class, token, span, pixels or pretrain; another head by its class's name."""
     head = model.head
     if isinstance(head, config.ClassHead):
         return "token" if head.at == "token" else "class"
     if isinstance(head, config.Several) and [x.name for x in head.parts] == ["words", "pair"]:
         return "pretrain"
-    kinds = {config.LMHead: "words", config.SpanHead: "span"}
+    kinds = {config.LMHead: "words", config.SpanHead: "span", config.PixelHead: "pixels"}
     return "bare" if head is None else kinds.get(type(head), type(head).__name__)
 
 

@@ -44,6 +44,10 @@ def _list(x: Any, of: Callable[[Any], bool]) -> bool:
 FLAG = Kind("true or false", lambda x: type(x) is bool)
 WHOLE = Kind("a whole number", _whole)
 SIZE = Kind(f"a whole number from 1 to {_LARGEST:,}", lambda x: _whole(x) and 0 < x <= _LARGEST)
+AREA = Kind(
+    "a size or a list of two",
+    lambda x: SIZE.holds(x) or (_list(x, SIZE.holds) and len(x) == 2),
+)
 LAYERS = Kind(
     f"a number of layers from 1 to {MOST_LAYERS:,}", lambda x: _whole(x) and 0 < x <= MOST_LAYERS
 )

@@ -15,6 +15,8 @@ from allformer.core.inputs import Side
 from allformer.core.layout import Grid, Layout
 from allformer.core.loss import Sums
 
+NOTHING: Mapping[str, Any] = {}
+
 
 class Hidden(NamedTuple):
     """What a head reads: states in a layout and on the grid, and what was found on the way."""
@@ -24,6 +26,7 @@ class Hidden(NamedTuple):
     grid: Tensor  # B T dim, zeros at padding that was left out
     ids: Tensor | None = None  # of the text, B T
     pooled: Tensor | None = None  # B dim
+    inputs: Mapping[str, Any] = NOTHING  # of the first stack, as the caller gave them
 
     @property
     def keep(self) -> Tensor | None:
@@ -60,6 +63,10 @@ class Head(nn.Module):
     def complete(self, side: Side) -> Side:
         """What the first stack reads, with what the head wants there and the caller left out."""
         return side
+
+    def learns(self, targets: Mapping[str, Tensor], hidden: Hidden) -> bool:
+        """Whether there is what it learns from: all of its targets."""
+        return bool(targets) and all(name in targets for name in self.targets)
 
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
         """The answer, by the names of `gives`."""
