@@ -1,7 +1,6 @@
 """Images are prepared to the last bit as transformers' processors (PIL backend) prepare them.
 
-That backend, the "slow" processors of transformers 4, is the oracle: the published checkpoints were
-made with it or its forebears, whereas torchvision's resizes otherwise in the last bit.
+That backend, the "slow" processors of transformers 4, is the oracle; the other one needs torchvision.
 """
 
 from __future__ import annotations
