@@ -103,7 +103,8 @@ FAMILIES = {  # by transformers' name of the class
     ),
     "CLIPTokenizer": Family(
         "BPE", _BPE_FILES,
-        {"bos": "<|startoftext|>"} | dict.fromkeys(("eos", "unk", "pad"), "<|endoftext|>"),
+        {"bos": "<|startoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>",
+         "pad": "<|endoftext|>"},
         steps.clip, _clip_around,
     ),
     "LlamaTokenizer": Family(
