@@ -20,6 +20,7 @@ from allformer.checkpoint.account import renamed
 from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.older_run import older_generation
+from allformer.checkpoint.openai_clip import is_open_clip, read_openai_clip
 from allformer.checkpoint.transfer import load_weights, own_map, own_names
 from allformer.config import Model, from_dict
 from allformer.core.model import AnyModel, build
@@ -50,6 +51,8 @@ def load(
     names, e.g. "BertModel" for the bare model. `ignore` names fields of config.json to overlook.
     """
     directory = find_checkpoint(path)
+    if is_open_clip(directory):
+        return read_openai_clip(directory, device=device, dtype=dtype)
     raw = read_json(directory / "config.json")
     files = open_tensors(directory)
     if "is" in raw:

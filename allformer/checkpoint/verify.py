@@ -23,7 +23,7 @@ ROWS, WIDTH, SEED = 3, 24, 0
 MARKS = "global_attention_mask"
 NAMES = (
     "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits",
-    "pooler_output", "last_hidden_state",
+    "pooler_output", "last_hidden_state", "logits_per_image", "text_embeds", "image_embeds",
 )  # fmt: skip
 
 
@@ -49,7 +49,9 @@ class Comparison:
 def sample_inputs(model: config.Model, most: int = WIDTH) -> dict[str, Tensor]:
     """The same random batch each time, of texts of at most `most` tokens."""
     make = torch.Generator().manual_seed(SEED)
-    decoding = isinstance(model, config.DecoderOnly)
+    if isinstance(model.reader.source, config.Patches):
+        return {"pixel_values": _images(model.reader.source, make)}
+    decoding = isinstance(model, config.DecoderOnly) and not _seeks_end(model)
     tokens = model.reader.tokens
     width = min(most, model.reader.longest or most)
     ids = torch.randint(0, tokens.vocab, (ROWS, width), generator=make)
@@ -65,7 +67,20 @@ def sample_inputs(model: config.Model, most: int = WIDTH) -> dict[str, Tensor]:
     if isinstance(model, config.EncoderDecoder):
         vocab = model.decoder.source.vocab
         out["decoder_input_ids"] = torch.randint(0, vocab, (ROWS, width), generator=make)
+    if isinstance(model, config.TwoTowers):
+        out["pixel_values"] = _images(model.vision.source, make)
     return out
+
+
+def _images(source: config.Source, make: torch.Generator) -> Tensor:
+    """Noise of the size that a model reads."""
+    assert isinstance(source, config.Patches)
+    return torch.randn(ROWS, source.channels, *source.image, generator=make)
+
+
+def _seeks_end(model: config.Model) -> bool:
+    """Whether a head looks for the first end of a text."""
+    return isinstance(model.head, config.VectorHead)
 
 
 @torch.no_grad()
@@ -76,8 +91,9 @@ def verify(
     inputs = sample_inputs(ours.config, most)
     if isinstance(ours.config.head, config.ClassHead | config.SpanHead):
         inputs.pop("decoder_input_ids", None)
-    keep = inputs["attention_mask"].bool()
-    a, b = (wide(x)(**inputs, **_marks(x, inputs["input_ids"])) for x in (ours, other))
+    ids = inputs.get("input_ids", torch.zeros(ROWS, 1))  # none of an image
+    keep = inputs.get("attention_mask", torch.ones_like(ids)).bool()
+    a, b = (wide(x)(**inputs, **_marks(x, ids)) for x in (ours, other))
     found = []
     for name in NAMES:
         x, y = getattr(a, name, None), getattr(b, name, None)
@@ -86,12 +102,16 @@ def verify(
         if x.ndim > 1 and x.shape[:2] == keep.shape and "decoder_input_ids" not in inputs:
             x, y = x[keep], y[keep]
         gap, largest = (x - y).abs().max().item(), y.abs().max().item()
-        found.append(Comparison(between, name, gap, largest, inputs=_told(keep.shape[1])))
+        found.append(Comparison(between, name, gap, largest, inputs=_told(inputs)))
     return found
 
 
-def _told(width: int) -> str:
-    return f"{ROWS} rows of up to {width} random ids, padded on the right, seed {SEED}"
+def _told(inputs: dict[str, Tensor]) -> str:
+    said = [f"{ROWS} images of noise"] if "pixel_values" in inputs else []
+    if "input_ids" in inputs:
+        width = inputs["input_ids"].shape[1]
+        said.insert(0, f"{ROWS} rows of up to {width} random ids, padded on the right")
+    return f"{', '.join(said)}, seed {SEED}"
 
 
 def _marks(model: Any, ids: Tensor) -> dict[str, Tensor]:

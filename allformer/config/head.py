@@ -16,7 +16,7 @@ from allformer.config.stack import Stack
 PROBLEMS = (
     None, "regression", "single_label_classification", "multi_label_classification",
 )  # fmt: skip
-At = Literal["token", "pool", "first", "last", "eos", "patches"]
+At = Literal["token", "pool", "first", "last", "eos", "patches", "first+patches"]
 Identifier = Annotated[str, Rule(str.isidentifier, "must be an identifier", 'try "words"')]
 
 
@@ -74,12 +74,16 @@ class LMHead(Head):
 
 @dataclass(frozen=True)
 class Pool(Config):
-    """The first token's state through a dense layer: BERT's `pooler_output`."""
+    """The first token's state through a dense layer: BERT's `pooler_output`; without `dense`, only
+    through the activation (DINOv2: as it is)."""
 
     act: Activation = "tanh"
+    dense: bool = True
 
     def line(self, dim: int) -> Part:
         """Its line in the count; once a sequence, so that its work does not matter."""
+        if not self.dense:
+            return Part("pooler", "the first state itself", 0)
         return Part("pooler", "d² + d", dense(dim, dim))
 
 
@@ -88,8 +92,9 @@ class ClassHead(Head):
     """Scores over `labels`: for each token (`at="token"`), or for the sequence from one state.
 
     `at`: `"pool"` the pooler's output (BERT), `"first"` token (RoBERTa), the `"last"` one that is
-    not padding (GPT), the last `"eos"` (BART), the mean of an image's `"patches"` (CLIP).
-    `dense` is the activation of a layer in between.
+    not padding (GPT), the last `"eos"` (BART); of an image the mean of its `"patches"`, or the
+    first token and that mean side by side (`"first+patches"`, DINOv2). `dense` is the activation
+    of a layer in between.
     `problem=None` is told by the labels: one label is regression, whole numbers are classes,
     fractions are several classes at once.
     """
@@ -103,20 +108,23 @@ class ClassHead(Head):
     dropout: Probability = 0.0
     problem: Annotated[str | None, choice(PROBLEMS)] = None
 
-    def fits(self, stack: Stack) -> object:
-        """Refuse to read patches where there are none."""
-        if self.at == "patches" and not isinstance(stack.source, Patches):
-            refuse(self, "at", "reads an image's patches", "give the stack source=Patches(…)")
-        return None
+    def fits(self, stack: Stack) -> None:
+        if "patches" in self.at and not isinstance(stack.source, Patches):
+            refuse(self, "at", "reads patches of an image, which its stack has not", 'try "first"')
+
+    def reads(self, stack: Stack) -> int:
+        """The width of what it reads."""
+        return stack.states * (2 if self.at == "first+patches" else 1)
 
     def parameters(self, stack: Stack) -> int:
-        between = dense(stack.states, stack.dim) if self.dense else 0
-        width = stack.dim if self.dense else stack.states
-        return between + dense(width, len(self.labels), self.bias)
+        wide = self.reads(stack)
+        between = dense(wide, stack.dim) if self.dense else 0
+        return between + dense(stack.dim if self.dense else wide, len(self.labels), self.bias)
 
     def lines(self, stack: Stack, name: str) -> Iterator[Part]:
         classes = len(self.labels)
-        text = ("d² + d + " if self.dense else "") + f"d·{classes}"
+        twice = "2" if self.at == "first+patches" else ""
+        text = f"{twice}d² + d + d·{classes}" if self.dense else f"{twice}d·{classes}"
         text += f" + {classes}" if self.bias else ""
         flops = (
             2 * stack.states * classes if self.at == "token" else 0

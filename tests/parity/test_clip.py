@@ -71,6 +71,7 @@ WHOLE = [
     Case("both, old end", CLIPModel, both(OLD_END, ODD), labels="none"),
 ]
 CLASSES = Case("classes", CLIPForImageClassification, both(num_labels=5), labels="class")
+BY_NAME = {case.name: case for case in (*TEXTS, *IMAGES, *WHOLE, CLASSES)}
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +102,23 @@ def compare(case: Case, ours: Any, theirs: Any, inputs: dict[str, Any], *names: 
         zoo.close(getattr(mine, name), wanted, case, name)
 
 
-@pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.name)
-def test_a_text_tower_agrees(case: Case, disk: dict[str, Path]) -> None:
-    ours, theirs = af.load(disk[case.name]), zoo.oracle(case)
+def check_text(case: Case, path: Path) -> None:
+    """States and the pooled one, with and without a mask, filled up with end tokens too."""
+    ours, theirs = af.load(path), zoo.oracle(case)
     for side, fill in (("right", 1), ("right", 81), ("none", 1), ("none", 81)):
         zoo.compare(case, ours, theirs, inputs := texts(side, fill))
         if "projected" in case.name:
             compare(case, ours, theirs, inputs, "text_embeds")
 
 
-@pytest.mark.parametrize("case", IMAGES, ids=lambda case: case.name)
-def test_a_vision_tower_agrees(case: Case, disk: dict[str, Path]) -> None:
-    ours, theirs = af.load(disk[case.name]), zoo.oracle(case)
+@pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.name)
+def test_a_text_tower_agrees(case: Case, disk: dict[str, Path]) -> None:
+    check_text(case, disk[case.name])
+
+
+def check_vision(case: Case, path: Path) -> None:
+    """States and the pooled one, of images of the usual and of other sizes."""
+    ours, theirs = af.load(path), zoo.oracle(case)
     last = "image_embeds" if "projected" in case.name else "pooler_output"
     channels = theirs.config.num_channels
     compare(
@@ -121,6 +127,11 @@ def test_a_vision_tower_agrees(case: Case, disk: dict[str, Path]) -> None:
     for size in ((15, 15), (13, 22), (8, 8), (24, 24)):
         inputs = {"pixel_values": images(2, size, channels), "interpolate_pos_encoding": True}
         compare(case, ours, theirs, inputs, last, "last_hidden_state")
+
+
+@pytest.mark.parametrize("case", IMAGES, ids=lambda case: case.name)
+def test_a_vision_tower_agrees(case: Case, disk: dict[str, Path]) -> None:
+    check_vision(case, disk[case.name])
 
 
 def test_classes_of_images_agree(disk: dict[str, Path]) -> None:
@@ -133,13 +144,18 @@ def test_classes_of_images_agree(disk: dict[str, Path]) -> None:
 SCORES = ("logits_per_image", "logits_per_text", "text_embeds", "image_embeds")
 
 
-@pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.name)
-def test_both_towers_agree(case: Case, disk: dict[str, Path]) -> None:
-    ours, theirs = af.load(disk[case.name]), zoo.oracle(case)
+def check_both(case: Case, path: Path) -> None:
+    """Scores and vectors, of as many texts as images and of others."""
+    ours, theirs = af.load(path), zoo.oracle(case)
     for side in ("right", "none"):
         compare(case, ours, theirs, texts(side) | {"pixel_values": images(3)}, *SCORES)
     larger = {"pixel_values": images(1, (21, 17)), "interpolate_pos_encoding": True}
     compare(case, ours, theirs, texts() | larger, *SCORES)
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.name)
+def test_both_towers_agree(case: Case, disk: dict[str, Path]) -> None:
+    check_both(case, disk[case.name])
 
 
 def check_contrast(case: Case, path: Path) -> None:

@@ -1,6 +1,6 @@
 """Images are prepared to the last bit as transformers' processors (PIL backend) prepare them.
 
-That backend, the "slow" processors of transformers 4, is the oracle; the other one needs torchvision.
+That backend, the "slow" processors of transformers 4, is the oracle; the other needs torchvision.
 """
 
 from __future__ import annotations

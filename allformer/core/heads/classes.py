@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -30,10 +31,11 @@ class ClassHead(Head):
         self, head: config.ClassHead, stack: config.Stack, path: str, **given: Any
     ) -> None:
         super().__init__(head, stack, path)
-        self.reads_first = head.at == "first"
-        self.dense = None if head.dense is None else Linear(stack.states, stack.dim)
+        self.reads_first = head.at in ("first", "first+patches")
+        wide = head.reads(stack)
+        self.dense = None if head.dense is None else Linear(wide, stack.dim)
         self.act = ACT[head.dense or "identity"]
-        width = stack.states if head.dense is None else stack.dim
+        width = wide if head.dense is None else stack.dim
         self.out = Linear(width, len(head.labels), bias=head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,14 +51,17 @@ class ClassHead(Head):
         return {"logits": self(self.read(hidden))}
 
     def read(self, hidden: Hidden) -> Tensor:
-        """The state that speaks for the text, B dim."""
+        """The state that speaks for the text or the image, B dim (or two of them, B 2·dim)."""
         if self.config.at == "pool":
             assert hidden.pooled is not None  # the config refuses it
             return hidden.pooled
         if self.config.at == "first":
             return hidden.grid[:, 0]
-        if self.config.at == "patches":  # without [CLS] and what else stands before them
-            return hidden.grid[:, self.stack.source.front :].mean(1)  # type: ignore[attr-defined]
+        if "patches" in self.config.at:
+            source: Any = self.stack.source
+            mean = tap(self, "mean", hidden.grid[:, source.front :].mean(1))
+            alone = self.config.at == "patches"
+            return mean if alone else torch.cat([hidden.grid[:, 0], mean], -1)
         return at(hidden.grid, self._last(hidden))
 
     def _last(self, hidden: Hidden) -> Tensor:
@@ -100,13 +105,14 @@ class ClassHead(Head):
 
 
 class Pool(nn.Module):
-    """act(h₀ W + b), from the first token's state: B T dim → B dim."""
+    """act(h₀ W + b), or act(h₀), from the first token's state: B T dim → B dim."""
 
     def __init__(self, pool: config.Pool, dim: int, path: str = "pool") -> None:
         super().__init__()
         self.path = path
-        self.dense = Linear(dim, dim)
+        self.dense = Linear(dim, dim) if pool.dense else None
         self.act = ACT[pool.act]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return tap(self, "output", self.act(self.dense(hidden[:, 0])))
+        first = hidden[:, 0]
+        return tap(self, "output", self.act(first if self.dense is None else self.dense(first)))
