@@ -18,6 +18,7 @@ from allformer.families.weights import (
     Alias,
     Derived,
     Ignored,
+    Joined,
     Part,
     Renamed,
     Unused,
@@ -142,7 +143,22 @@ def renamed(files: TensorFiles, ops: WeightMap) -> dict[str, Stored]:
                 f"{files.where} has {twin.name} and {name}, an older and a newer name of {new}; "
                 f"remove one of them"
             )
+    for op in ops:
+        if isinstance(op, Joined) and out.get(op.theirs) is not None:
+            _take_apart(op, out)
     return out
+
+
+def _take_apart(op: Joined, stored: dict[str, Stored]) -> None:
+    """A tensor of the file as the several that the map knows, if it is of their size."""
+    whole = stored[op.theirs]
+    if whole.shape[:1] != (sum(op.sizes),):
+        return  # then the parts are missing, and it is unexpected
+    del stored[op.theirs]
+    first = 0
+    for name, size in zip(op.parts, op.sizes, strict=True):
+        stored[name] = whole.rows(first, size)
+        first += size
 
 
 def check_map(state: Mapping[str, Tensor], ops: WeightMap) -> None:

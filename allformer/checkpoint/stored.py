@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,11 @@ class InFile:
         """Fill `out` (contiguous, CPU, this dtype) with the elements from `first` on."""
         self.source.read_into(out, self.offset + first * self.dtype.itemsize, self.name)
 
+    def rows(self, first: int, count: int) -> InFile:
+        """Some of its rows, as a tensor of the same name."""
+        before = first * math.prod(self.shape[1:]) * self.dtype.itemsize
+        return replace(self, shape=(count, *self.shape[1:]), offset=self.offset + before)
+
 
 @dataclass(frozen=True)
 class InMemory:
@@ -106,6 +112,10 @@ class InMemory:
         """Fill `out` with the elements from `first` on."""
         flat = self.tensor.detach().reshape(-1)
         out.view(-1).copy_(flat[first : first + out.numel()])
+
+    def rows(self, first: int, count: int) -> InMemory:
+        """Some of its rows, as a tensor of the same name."""
+        return replace(self, tensor=self.tensor[first : first + count])
 
 
 Stored = InFile | InMemory

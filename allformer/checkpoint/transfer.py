@@ -27,7 +27,16 @@ from allformer.checkpoint.files import TensorFiles
 from allformer.checkpoint.shards import Outgoing, write_checkpoint
 from allformer.checkpoint.stored import Stored, read_whole
 from allformer.errors import CheckpointError
-from allformer.families.weights import Derived, Part, Renamed, Same, Unused, Weight, WeightMap
+from allformer.families.weights import (
+    Derived,
+    Joined,
+    Part,
+    Renamed,
+    Same,
+    Unused,
+    Weight,
+    WeightMap,
+)
 
 READERS = 4
 SHARD = 50 * 10**9  # bytes, as transformers 5 splits
@@ -205,6 +214,18 @@ def put(model: nn.Module, new: dict[int, Tensor]) -> None:
     assert not left, f"still without values: {left[:5]}"
 
 
+def joined(out: list[Outgoing], ops: WeightMap) -> list[Outgoing]:
+    """The same tensors, with those put together that lie in one in a file."""
+    found = {x.name: x for x in out}
+    for op in ops:
+        if isinstance(op, Joined):
+            parts = [found.pop(name) for name in op.parts]
+            shape = (sum(op.sizes), *parts[0].shape[1:])
+            whole = torch.cat([part.view for part in parts])
+            found[op.theirs] = Outgoing(op.theirs, whole, shape, parts[0].dtype)
+    return list(found.values())
+
+
 def save_weights(
     model: nn.Module,
     ops: WeightMap,
@@ -240,6 +261,7 @@ def save_weights(
         for op in weights
         for part in op.parts(state[op.ours].detach().contiguous())
     ]
+    out = joined(out, ops)
     views, kept_aside = {x.name: x.view for x in out}, aside or {}
     for op in ops:
         if isinstance(op, Unused):

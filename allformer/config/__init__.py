@@ -41,6 +41,7 @@ from allformer.config.head import (
 )  # fmt: skip
 from allformer.config.pixel_head import PixelHead
 from allformer.config.reading_head import ReadingHead
+from allformer.config.teacher_head import TeacherHead
 from allformer.config.vector_head import VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
@@ -105,6 +106,7 @@ __all__ = [
     "Source",
     "SpanHead",
     "Stack",
+    "TeacherHead",
     "Tokens",
     "Transform",
     "TwoTowers",

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle as _cycle
 from itertools import islice
-from typing import Literal
+from typing import Annotated, Literal
 
 from allformer.config.attention import Attention
 from allformer.config.base import Config, Probability
-from allformer.config.check import refuse
+from allformer.config.check import above, refuse
 from allformer.config.counting import Part
 from allformer.config.feed_forward import Feed
 from allformer.config.json import MOST_LAYERS
@@ -24,7 +24,8 @@ class Block(Config):
     """One layer: self-attention, cross-attention when `cross` is set, feed-forward.
 
     `norm_at="post"`: norm(x + f(x)), as in the paper. `"pre"`: x + f(norm(x)).
-    `dropout` acts on each sub-layer's output before it is added.
+    `dropout` acts on each sub-layer's output before it is added; `scale` multiplies it first, by a
+    learned factor for each feature that starts there (layer scale: CaiT, DINOv2).
     """
 
     attention: Attention
@@ -33,6 +34,7 @@ class Block(Config):
     norm: Norm = Norm()
     norm_at: Literal["pre", "post"] = "post"
     dropout: Probability = 0.1
+    scale: Annotated[float, above(0, "DINOv2 has 1.0; None is without")] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,7 +47,10 @@ class Block(Config):
         if self.cross is not None:
             yield self.cross.line("cross-attention", dim, n, causal=False)
         yield self.feed.line("feed-forward", dim)
-        yield self.norm.line("norms", dim, times=2 if self.cross is None else 3)
+        times = 2 if self.cross is None else 3
+        yield self.norm.line("norms", dim, times=times)
+        if self.scale is not None:
+            yield Part("layer scales", f"{times}·d", times * dim)
 
     def activations(self, dim: int) -> int:
         """Numbers of one token that are kept for the backward pass, with fused attention.

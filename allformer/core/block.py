@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from allformer.core.attention import Attention
 from allformer.core.feed_forward import Feed
 from allformer.core.fused.norm import NOTHING, Thinning, add_norm, norm_of_sum
 from allformer.core.norm import make_norm
+from allformer.core.precision import cast
 from allformer.core.relatives.relative import PLAIN, Relation, Relative
 from allformer.core.states import LayerState
 from allformer.core.taps import tap
@@ -38,6 +40,22 @@ class Carried(NamedTuple):
     seed: Tensor | None
 
 
+class LayerScale(nn.Module):
+    """A learned factor for each feature of what a sub-layer gives."""
+
+    def __init__(self, dim: int, first: float) -> None:
+        super().__init__()
+        self.first = first
+        self.weight = nn.Parameter(torch.empty(dim))
+
+    def reset_parameters(self) -> None:
+        """All as the config says."""
+        nn.init.constant_(self.weight, self.first)
+
+    def forward(self, h: Tensor) -> Tensor:
+        return h * cast(self.weight, h.dtype)
+
+
 class Block(nn.Module):
     """Post-norm: norm(x + dropout(f(x))). Pre-norm: x + dropout(f(norm(x)))."""
 
@@ -56,6 +74,10 @@ class Block(nn.Module):
         self.has_cross = block.cross is not None
         self.feed = Feed(block.feed, dim, f"{path}.feed")
         self.feed_norm = make_norm(block.norm, dim)
+        self.scaled = block.scale is not None
+        if block.scale is not None:
+            for name in ("attention", "cross", "feed") if self.has_cross else ("attention", "feed"):
+                setattr(self, f"{name}_scale", LayerScale(dim, block.scale))
 
     def forward(
         self,
@@ -96,7 +118,17 @@ class Block(nn.Module):
             across = partial(self.cross, plan=memory_plan, memory=memory, state=state, seed=seed)
             steps.append(Step("cross", self.cross_norm, across))
         feed = self.feed if seed is None else partial(self.feed, seed=seed)
-        return [*steps, Step("feed", self.feed_norm, feed)]
+        steps.append(Step("feed", self.feed_norm, feed))
+        return [self._scale(step) for step in steps] if self.scaled else steps
+
+    def _scale(self, step: Step) -> Step:
+        """The same sub-layer, its result multiplied."""
+        scale = getattr(self, f"{step.name}_scale")
+
+        def work(x: Tensor) -> Tensor:
+            return tap(self, f"{step.name}_scaled", scale(step.work(x)))
+
+        return step._replace(work=work)
 
     def join(self, x: Tensor, step: Step) -> Tensor:
         """One sub-layer with its residual and its norm."""

@@ -14,6 +14,8 @@ from torch.utils import _pytree
 NAMES = (
     "loss",
     "logits",  # B T V, B T labels or B labels
+    "cls_logits",  # B labels, of DeiT's pair of heads
+    "distillation_logits",  # B labels
     "start_logits",  # B T
     "end_logits",  # B T
     "prediction_logits",  # B T V, of BERT's pair of heads

@@ -17,6 +17,9 @@ from allformer.families import (
     clip,
     clip_text,
     clip_vision,
+    deit,
+    dinov2,
+    dinov2_with_registers,
     gpt2,
     gpt3,
     led,
@@ -42,7 +45,8 @@ from allformer.families.family import Family
 # have a window and need not, and T5 before its twin mT5.
 _ALL = (
     bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
-    bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, clip, clip_text, clip_vision,
+    bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, deit, dinov2, dinov2_with_registers, clip,
+    clip_text, clip_vision,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}

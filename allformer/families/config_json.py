@@ -17,7 +17,7 @@ from allformer.families.family import Family, NotThisFamily, architecture_of
 from allformer.families.fields import Fields
 from allformer.families.heads import write_labels
 from allformer.families.kinds import TEXT, TEXTS, check_kind
-from allformer.families.weights import Weight, WeightMap, names_of
+from allformer.families.weights import Joined, Weight, WeightMap, names_of
 
 
 def find_family(raw: Mapping[str, Any]) -> Family:
@@ -115,7 +115,11 @@ def _write_as(
 
 def file_keys(ops: WeightMap) -> set[str]:
     """The names that a weight map writes."""
-    return {name for op in ops if isinstance(op, Weight) for name in names_of(op)}
+    names = {name for op in ops if isinstance(op, Weight) for name in names_of(op)}
+    for op in ops:
+        if isinstance(op, Joined):
+            names = (names - set(op.parts)) | {op.theirs}
+    return names
 
 
 def _difference(ours: Any, theirs: Any, where: str = "") -> str:

@@ -31,6 +31,7 @@ ENDINGS = {
     "ForSequenceClassification": "class", "ForNextSentencePrediction": "class",
     "ForTokenClassification": "token", "ForQuestionAnswering": "span",
     "ForImageClassification": "class", "ForMaskedImageModeling": "pixels",
+    "ForImageClassificationWithTeacher": "teacher",
 }  # fmt: skip
 
 
@@ -39,13 +40,16 @@ class NotThisFamily(Exception):
 
 
 def head_kind(model: config.Model) -> str:
-    """bare, words, class, token, span, pixels or pretrain; another head by its class's name."""
+    """bare, words, class, token, span, pixels, teacher or pretrain; another head by its class."""
     head = model.head
     if isinstance(head, config.ClassHead):
         return "token" if head.at == "token" else "class"
     if isinstance(head, config.Several) and [x.name for x in head.parts] == ["words", "pair"]:
         return "pretrain"
-    kinds = {config.LMHead: "words", config.SpanHead: "span", config.PixelHead: "pixels"}
+    kinds = {
+        config.LMHead: "words", config.SpanHead: "span", config.PixelHead: "pixels",
+        config.TeacherHead: "teacher",
+    }  # fmt: skip
     return "bare" if head is None else kinds.get(type(head), type(head).__name__)
 
 

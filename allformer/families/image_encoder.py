@@ -10,18 +10,21 @@ from allformer.config import (
     Block,
     EncoderOnly,
     Feed,
+    Head,
     LearnedPlane,
     Norm,
     Patches,
     PixelHead,
     Pool,
     Stack,
+    TeacherHead,
     repeat,
 )
 from allformer.errors import CheckpointError
 from allformer.families import activation, layer_map
 from allformer.families.family import expect, fit, one
 from allformer.families.fields import Fields
+from allformer.families.heads import class_head
 from allformer.families.kinds import AREA, LAYERS, SIZE, TEXT
 
 # What an absent field means to ViT and DeiT; the labels of a fresh classifier are two.
@@ -97,6 +100,17 @@ def read_pixels(fields: Fields, kind: str) -> PixelHead | None:
     return None
 
 
+def read(fields: Fields, kind: str, keys: Collection[str], **tokens: bool) -> EncoderOnly:
+    """config.json → the tree, with a head of this kind; `tokens` are those of the family."""
+    stack = read_stack(fields, read_patches(fields, mask=masks(kind, keys), **tokens))
+    head: Head | None = read_pixels(fields, kind)
+    if kind == "class":
+        head = class_head(fields, "first")
+    elif kind == "teacher":
+        head = TeacherHead(fields.labels)
+    return EncoderOnly(stack, head, read_pool(fields, kind, stack.dim, keys))
+
+
 def write_area(size: tuple[int, ...]) -> int | list[int]:
     """One number for a square."""
     return size[0] if size[0] == size[1] else list(size)
@@ -132,12 +146,13 @@ def write_common(model: EncoderOnly) -> dict[str, Any]:
     }
 
 
-def write_stack(model: EncoderOnly) -> dict[str, Any]:
-    """The inverse of `read_stack`, `read_pool` and `read_pixels`."""
+def write(model: EncoderOnly) -> dict[str, Any]:
+    """The inverse of `read`."""
     out = write_common(model)
     out["intermediate_size"] = model.encoder.blocks[0].feed.width
     if isinstance(model.head, PixelHead):
         out["encoder_stride"] = model.head.stride
     if model.pool is not None:
+        expect(model.pool.dense, "has a pooler without a layer")
         out["pooler_act"] = activation.WRITE[model.pool.act]
     return out

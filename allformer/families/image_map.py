@@ -27,7 +27,7 @@ def weights(model: EncoderOnly, base: str, mask: tuple[int, ...] = (1, 1)) -> li
     vector of hidden patches is shaped before its width."""
     ops = _embeddings(model, f"{base}embeddings", mask)
     ops += layer_map.dense("encoder.final_norm", f"{base}layernorm")
-    if model.pool is not None:
+    if model.pool is not None and model.pool.dense:
         ops += layer_map.dense("pool.dense", f"{base}pooler.dense")
     else:  # files that were made from a bigger model have one nevertheless
         ops.append(Ignored(re.escape(base) + r"pooler\..*", "its head reads no pooler"))

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from allformer.config import EncoderOnly, Head
+from allformer.config import EncoderOnly, Patches
 from allformer.families import image_encoder, image_map, layer_map
-from allformer.families.family import Family, architectures, expect, named
+from allformer.families.family import Family, architectures, expect, fit, named
 from allformer.families.fields import Fields
-from allformer.families.heads import class_head
 from allformer.families.weights import WeightMap
 
 ARCHITECTURES = architectures("ViT", "Model", "ForImageClassification", "ForMaskedImageModeling")
@@ -29,19 +28,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly:
     """config.json → the tree."""
-    kind = ARCHITECTURES[architecture]
-    source = image_encoder.read_patches(fields, mask=image_encoder.masks(kind, keys))
-    stack = image_encoder.read_stack(fields, source)
-    head: Head | None = image_encoder.read_pixels(fields, kind)
-    if kind == "class":
-        head = class_head(fields, "first")
-    return EncoderOnly(stack, head, image_encoder.read_pool(fields, kind, stack.dim, keys))
+    return image_encoder.read(fields, ARCHITECTURES[architecture], keys)
 
 
 def write(model: EncoderOnly) -> dict[str, Any]:
     """The tree → config.json."""
-    out = image_encoder.write_stack(model)
-    expect(not getattr(model.encoder.source, "distilled", False), "has a distillation token")
+    out = image_encoder.write(model)
+    source = fit(model.encoder.source, Patches, "reads no image")
+    expect(not source.distilled, "has a distillation token")
     return out
 
 

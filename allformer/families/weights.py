@@ -168,8 +168,21 @@ class Renamed:
     to: str
 
 
+@dataclass(frozen=True)
+class Joined:
+    """Theirs is several tensors one below the other, of `sizes` rows each, that we hold apart.
+
+    `Joined("mlp.weights_in.weight", ("mlp.gate.weight", "mlp.up.weight"), (64, 64))`: the other
+    operations know the `parts` by their names, as if the file had them.
+    """
+
+    theirs: str
+    parts: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
 Weight = Same | Stacked | Transposed | Reshaped
-Op = Weight | Alias | Unused | Derived | Ignored | Renamed
+Op = Weight | Alias | Unused | Derived | Ignored | Renamed | Joined
 WeightMap = Sequence[Op]
 
 

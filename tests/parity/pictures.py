@@ -14,6 +14,8 @@ from torch import Tensor
 
 import allformer as af
 from allformer.core.model import AnyModel
+from allformer.families import FAMILIES
+from allformer.families.weights import Joined
 from tests.parity import zoo
 from tests.parity.zoo import Case
 
@@ -79,7 +81,7 @@ def compare_training(case: Case, path: Path, folder: Path, inputs: dict[str, Any
     assert mine.loss is not None
     mine.loss.backward()
     reference.loss.backward()
-    wanted, got = _in_a_file(theirs, folder), zoo.their_gradients(ours)
+    wanted, got = _in_a_file(theirs, folder), _joined(ours, zoo.their_gradients(ours))
     assert set(got) <= set(wanted)
     for name, grad in wanted.items():
         if name in got:
@@ -96,3 +98,12 @@ def _in_a_file(theirs: Any, folder: Path) -> dict[str, Tensor]:
             grad = parameter.grad
             parameter.copy_(torch.zeros_like(parameter) if grad is None else grad)
     return zoo.files_of(zoo.on_disk(theirs, folder))
+
+
+def _joined(ours: AnyModel, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same, with those put together that lie in one in a file."""
+    known = ours.provenance
+    for op in FAMILIES[known.family].weights(ours.config, known.architecture):
+        if isinstance(op, Joined):
+            tensors[op.theirs] = torch.cat([tensors.pop(name) for name in op.parts])
+    return tensors

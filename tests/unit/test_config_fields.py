@@ -30,6 +30,8 @@ CONFIGS = {
     "led": hf.LEDConfig, "transfo-xl": OldConfig, "reformer": hf.ReformerConfig,
     "bigbird_pegasus": hf.BigBirdPegasusConfig, "vit": hf.ViTConfig, "clip": hf.CLIPConfig,
     "clip_text_model": hf.CLIPTextConfig, "clip_vision_model": hf.CLIPVisionConfig,
+    "deit": hf.DeiTConfig, "dinov2": hf.Dinov2Config,
+    "dinov2_with_registers": hf.Dinov2WithRegistersConfig,
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from allformer.config import (
     LearnedPlane,
     Norm,
     Patches,
+    Pool,
     Position,
     SinusoidalPlane,
     Stack,
@@ -198,3 +199,30 @@ def test_half_precision_computes_in_half_precision_from_the_first_product() -> N
     assert set(seen.values()) <= {torch.bfloat16, torch.float32}
     assert seen["encoder.patches"] == seen["encoder.embedded"] == torch.bfloat16
     assert torch.allclose(half.float(), model(pixel_values=x).logits, atol=0.5)
+
+
+@pytest.mark.parametrize("dense", [None, "tanh"])
+@pytest.mark.parametrize("at", ["patches", "first+patches"])
+def test_a_head_reads_the_mean_of_the_patches(at: str, dense: str | None) -> None:
+    head = ClassHead(("cat", "dog", "owl"), at=at, dense=dense)  # type: ignore[arg-type]
+    model, x = loud(replace(tree(FULL), head=head)), images()
+    assert af.count(model.config).parameters == sum(p.numel() for p in model.parameters())
+    out = model(pixel_values=x)
+    states = out.last_hidden_state
+    read = states[:, 5:].mean(1)  # behind [CLS], the distillation token and three registers
+    if at == "first+patches":
+        read = torch.cat([states[:, 0], read], -1)
+    assert torch.allclose(out.logits, model.head(read), atol=1e-12)
+
+
+def test_patches_are_read_where_there_are_some() -> None:
+    stack = Stack(24, Tokens(9), None, repeat(BLOCK, 1))
+    with pytest.raises(ConfigError, match="reads patches of an image"):
+        EncoderOnly(stack, ClassHead(("a", "b"), at="patches"))
+
+
+def test_a_pool_without_a_layer_is_the_first_state() -> None:
+    model = loud(replace(tree(), head=None, pool=Pool("identity", dense=False)))
+    out = model(pixel_values=images())
+    assert torch.equal(out.pooler_output, out.last_hidden_state[:, 0])
+    assert af.count(model.config).parameters == sum(p.numel() for p in model.parameters())
