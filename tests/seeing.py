@@ -19,11 +19,14 @@ SIZES = {
 }  # fmt: skip
 SIGHT = {**SIZES, "image_size": 32, "patch_size": 8}
 
+DINO = {**{name: x for name, x in SIGHT.items() if name != "intermediate_size"}, "mlp_ratio": 2}
 
-def vit(path: Path, kind: type = hf.ViTForImageClassification) -> Path:
+
+def vit(path: Path, kind: type[hf.PreTrainedModel] = hf.ViTForImageClassification) -> Path:
     """A ViT with three classes (or another class of transformers'), and its processor."""
-    config = hf.ViTConfig(**SIGHT, id2label=LABELS, label2id={x: i for i, x in LABELS.items()})
-    make_loud(kind(config), tables=None).save_pretrained(path)
+    sizes = SIGHT if kind.config_class is not hf.Dinov2Config else DINO
+    labels = {"id2label": LABELS, "label2id": {x: i for i, x in LABELS.items()}}
+    make_loud(kind(kind.config_class(**sizes, **labels)), tables=None).save_pretrained(path)
     ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(path)
     return path
 

@@ -57,10 +57,11 @@ def classify(
     return found
 
 
-def class_scores(logits: Tensor, head: config.ClassHead) -> Tensor:
+def class_scores(logits: Tensor, head: config.ClassHead | config.TeacherHead) -> Tensor:
     """Logits as scores, as transformers' pipeline chooses."""
-    if head.problem == "regression":
+    problem = getattr(head, "problem", None)
+    if problem == "regression":
         return logits
-    if head.problem == "multi_label_classification" or len(head.labels) == 1:
+    if problem == "multi_label_classification" or len(head.labels) == 1:
         return logits.sigmoid()
     return logits.softmax(-1)

@@ -70,7 +70,7 @@ def _taught(pipeline: ImagePipeline) -> tuple[Sequence[str], Callable[[Tensor], 
     """The head's labels, and how they score."""
     pipeline.need("classify-image", "a classification head (or a CLIP, and labels)")
     head = pipeline.model.config.head
-    assert isinstance(head, config.ClassHead)
+    assert isinstance(head, config.ClassHead | config.TeacherHead)
     return head.labels, lambda x: class_scores(widen(pipeline.model(pixel_values=x).logits), head)
 
 

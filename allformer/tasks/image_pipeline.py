@@ -53,7 +53,7 @@ class ImagePipeline:
         tree = self.model.config
         if isinstance(tree, config.TwoTowers):
             return ("classify-image --labels", "similarity --image", "embed-image")
-        classes = isinstance(tree.head, config.ClassHead)
+        classes = isinstance(tree.head, config.ClassHead | config.TeacherHead)
         return ("classify-image", "embed-image") if classes else ("embed-image",)
 
     def need(self, verb: str, what: str) -> None:

@@ -61,6 +61,33 @@ def test_classify_image_gives_the_pipelines_labels_and_scores(there):
     assert af.classify_image(kit, []) == []
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        hf.DeiTForImageClassification, hf.DeiTForImageClassificationWithTeacher,
+        hf.Dinov2ForImageClassification,
+    ],
+    ids=lambda kind: kind.__name__,
+)  # fmt: skip
+def test_other_families_that_see_are_classified_and_embedded_too(kind, tmp_path):
+    seeing.vit(tmp_path / "model", kind)
+    paths = seeing.pictures(tmp_path / "photos", 3)
+    model = kind.from_pretrained(tmp_path / "model")
+    processor = ViTImageProcessorPil.from_pretrained(tmp_path / "model")
+    inputs = processor([Image.open(path) for path in paths], return_tensors="pt")
+    with torch.no_grad():
+        scores = model(**inputs).logits.softmax(-1)
+        states = getattr(model, model.base_model_prefix)(**inputs).last_hidden_state
+    kit = af.open_image_pipeline(tmp_path / "model")
+    for ours, row in zip(af.classify_image(kit, paths, top=3), scores.tolist(), strict=True):
+        theirs = [{"label": seeing.LABELS[i], "score": x} for i, x in enumerate(row)]
+        same(ours, sorted(theirs, key=lambda one: -one["score"]))
+    torch.testing.assert_close(af.embed_image(kit, paths), states[:, 0], atol=1e-5, rtol=1e-5)
+    front = kit.model.config.encoder.source.front
+    mean = af.embed_image(kit, paths, pooling="mean")
+    torch.testing.assert_close(mean, states[:, front:].mean(1), atol=1e-5, rtol=1e-5)
+
+
 def test_zero_shot_gives_the_pipelines_labels_and_scores(there):
     pipe = hf.pipeline(
         "zero-shot-image-classification",
