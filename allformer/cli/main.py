@@ -179,8 +179,8 @@ app.command(epilog=understand.TAG)(understand.tag)
 app.command(epilog=understand.ANSWER)(understand.answer)
 app.command(epilog=vectors.EMBED)(vectors.embed)
 app.command(epilog=vectors.SIMILARITY)(vectors.similarity)
-app.command(epilog=images.CLASSIFY)(images.classify_image)
-app.command(epilog=images.EMBED)(images.embed_image)
+app.command(name="classify-image", epilog=images.CLASSIFY)(images.classify_image)
+app.command(name="embed-image", epilog=images.EMBED)(images.embed_image)
 app.command(
     epilog="Examples: `allformer convert openai-community/gpt2 out --dtype bf16`; "
     "`allformer convert runs/demo out --family marian`; "
