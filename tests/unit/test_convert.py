@@ -77,6 +77,9 @@ def test_what_says_how_images_are_prepared_is_saved_and_converted_byte_for_byte(
         assert (tmp_path / folder / "preprocessor_config.json").read_bytes() == said
     af.save(af.build(transformer(16, 2, 32, 1, vocab=60)), tmp_path / "saved", family="allformer")
     assert not (tmp_path / "saved" / "preprocessor_config.json").exists(), "of another model"
+    (source / "preprocessor_config.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(CheckpointError, match=r"preprocessor_config.json is not UTF-8"):
+        af.load(source)
 
 
 def test_the_folders_of_sentence_transformers_go_along(gpt2, tmp_path):
