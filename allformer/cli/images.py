@@ -134,7 +134,10 @@ def compare(
     dtype: str | None,
     as_json: bool,
 ) -> None:
-    """`allformer similarity MODEL TEXT… --image PATH`: a number, a table, or an object a pair."""
+    """`allformer similarity MODEL TEXT… --image PATH`: a number, a table, or an object a pair.
+
+    Of one text and many images the nearest come first: a search.
+    """
     import json
 
     from allformer.cli.views import cross_table
@@ -142,8 +145,11 @@ def compare(
 
     if not texts:
         raise AllformerError("--image is compared with texts: give one or more")
-    paths = list(expanded(images))
+    paths = expanded(images)
     found = work(open_seeing(model, device, dtype), paths, list(texts))
+    if len(texts) == 1:
+        order = found[:, 0].argsort(descending=True, stable=True)
+        paths, found = [paths[i] for i in order.tolist()], found[order]
     if as_json:
         for path, row in zip(paths, found.tolist(), strict=True):
             for text, score in zip(texts, row, strict=True):
@@ -158,7 +164,7 @@ def image_source(images: Sequence[str] | None, file: Path | None) -> Source:
     """Paths that were typed, those in folders, or lines of a file or of standard input."""
     if not images or file is not None:
         return replace(read_source(images, file), unit="image")
-    paths = list(expanded(images))
+    paths = expanded(images)
     total = len(paths) if len(paths) > FEW else None
     return Source(paths, typed=True, total=total, unit="image")
 

@@ -12,6 +12,11 @@ import pytest
 import torch
 from PIL import Image
 from transformers import AutoImageProcessor
+from transformers.image_transforms import (
+    center_crop,
+    get_resize_output_image_size,
+    get_size_with_aspect_ratio,
+)
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
@@ -20,7 +25,9 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from allformer.errors import DataError
 from allformer.images import Processor, load_processor
+from allformer.images.prepare import centre_crop
 from allformer.images.settings import make_settings
+from allformer.images.sizes import resized
 
 CLASSES = {
     "ViTImageProcessor": ViTImageProcessorPil,
@@ -98,6 +105,24 @@ def check_pixels(raw):
 @pytest.mark.parametrize("raw", CASES, ids=lambda raw: "-".join(f"{v}" for v in raw.values())[:70])
 def test_pixels_are_the_processors_bit_for_bit(raw):
     check_pixels(raw)
+
+
+def test_sizes_and_crops_of_any_image_are_the_references(thorough):
+    chance = np.random.default_rng(2)
+    for _ in range(5000 if thorough else 500):
+        height, width, short, more = chance.integers(1, 700, 4).tolist()
+        image = np.zeros((3, height, width), np.uint8)
+        first = "channels_first"
+        theirs = get_resize_output_image_size(image, short, False, input_data_format=first)
+        assert resized({"shortest_edge": short}, height, width) == theirs
+        both = {"shortest_edge": short, "longest_edge": short + more}
+        theirs = get_size_with_aspect_ratio((height, width), short, short + more)
+        assert resized(both, height, width) == theirs
+    for _ in range(500 if thorough else 60):
+        height, width, tall, wide = chance.integers(1, 12, 4).tolist()
+        image = chance.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        theirs = center_crop(image, (tall, wide), input_data_format="channels_last")
+        assert np.array_equal(centre_crop(image, tall, wide), theirs)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK", "YCbCr"])

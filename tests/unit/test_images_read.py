@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -40,6 +41,12 @@ def test_path_bytes_array_tensor_and_pillow_image_are_one_image(tmp_path):
         read = read_image(source)
         assert read.mode == "RGB"
         assert (np.asarray(read) == values).all()
+
+
+def test_without_pillow_the_way_to_it_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=r"pip install allformer\[vision\]"):
+        read_image(b"bytes")
 
 
 def test_grey_becomes_three_equal_channels_and_grey_stays_where_it_is_asked_for():

@@ -229,6 +229,10 @@ def test_the_command_line_embeds_and_compares(there, tmp_path):
     pairs = run("similarity", there / "clip", *WORDS, "--image", there / "photos", "--json").output
     told = [json.loads(line)["score"] for line in pairs.splitlines()]
     assert told == scores.flatten().tolist()
+    search = run("similarity", there / "clip", "ship", "--image", there / "photos", "--json").output
+    order = [photos(there)[i] for i in scores[:, 2].argsort(descending=True).tolist()]
+    assert [json.loads(line)["image"] for line in search.splitlines()] == order
+    assert order != photos(there)
     one = run("similarity", there / "clip", "ship", "--image", photos(there)[0]).output
     assert abs(float(one) - scores[0, 2].item()) < 1e-5
     assert (
