@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from allformer.checkpoint.save import save
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
+    from allformer.tasks.classify_image import classify_image
     from allformer.tasks.embed import embed, similarity
+    from allformer.tasks.embed_image import embed_image
     from allformer.tasks.fill import fill
+    from allformer.tasks.image_pipeline import open_image_pipeline
+    from allformer.tasks.image_text import image_similarity
     from allformer.tasks.pipeline import open_pipeline
     from allformer.tasks.tag import tag
     from allformer.tasks.texts import summarise, translate
@@ -47,7 +51,8 @@ _LATER = {
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
-        ("answer", "classify", "embed", "fill", "open_kit", "open_pipeline", "similarity",
+        ("answer", "classify", "classify_image", "embed", "embed_image", "fill",
+         "image_similarity", "open_image_pipeline", "open_kit", "open_pipeline", "similarity",
          "summarise", "tag", "translate"),
         "allformer.tasks",
     ),
@@ -75,12 +80,16 @@ __all__ = [
     "audit",
     "build",
     "classify",
+    "classify_image",
     "config_from_json",
     "count",
     "embed",
+    "embed_image",
     "fill",
+    "image_similarity",
     "lengthen",
     "load",
+    "open_image_pipeline",
     "open_kit",
     "open_pipeline",
     "preset",

@@ -28,7 +28,7 @@ def make_loud(model: M, seed: int = 0, tables: float | None = 1.0) -> M:
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
         if name.endswith("bias"):
             value = 0.3 * noise
-        elif tensor.ndim == 1:  # a norm's weight
+        elif tensor.ndim < 2:  # a norm's weight, a scale
             value = 1 + 0.3 * noise
         elif id(tensor) in lookups and tables is not None:
             value = tables * noise

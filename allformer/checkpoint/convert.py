@@ -4,6 +4,7 @@
     convert("gpt2", "out", family="allformer")           # → our own names
     convert("runs/demo", "out", family="marian")         # what we trained → transformers' Marian
     convert("stories260K.bin", "out", tokenizer="tok512.bin")       # llama2.c → Hugging Face
+    convert("ViT-B-32.safetensors", "out")               # OpenAI's CLIP → Hugging Face
     convert("roberta-base", "out", length=4096, mixer=Window(512, 512))   # → a Longformer
 
 `out/certificate.json` says what became of each key, which files these are (SHA-256), and how far
@@ -29,6 +30,7 @@ from allformer.checkpoint.lengthen import WINDOW, lengthen
 from allformer.checkpoint.llama2c import read_llama2c, read_pieces, write_sentencepiece
 from allformer.checkpoint.load import GENERATION, load, read_json
 from allformer.checkpoint.older_run import generation_of, own_tokenizer
+from allformer.checkpoint.openai_clip import read_openai_clip
 from allformer.checkpoint.save import OWN, save, write_json
 from allformer.checkpoint.transfer import SHARD, own_state
 from allformer.checkpoint.verify import WIDTH, open_with_transformers, verify
@@ -43,6 +45,7 @@ LARGEST = 2 * 10**9  # parameters; larger models are converted but not run
 LENGTHS = {  # where else the longest text is told
     "tokenizer_config.json": "model_max_length", "sentence_bert_config.json": "max_seq_length",
 }  # fmt: skip
+STATE_DICTS = (".safetensors", ".pt", ".pth")  # llama2.c's end in .bin
 WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json")
 OTHERS = (
     "tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "special_tokens_map.json",
@@ -78,7 +81,7 @@ def convert(
     if where.resolve() == target.resolve():
         raise CheckpointError(f"{target} is the source itself; give another directory")
     tell(f"reading {source}")
-    original = read_llama2c(where) if where.is_file() else load(where)
+    original = read_file(where) if where.is_file() else load(where)
     model = original
     if length is not None:
         model = lengthen(original, length, WINDOW if mixer is None else mixer)
@@ -106,6 +109,11 @@ def convert(
     }
     write_json(target / CERTIFICATE, certificate)
     return certificate
+
+
+def read_file(file: Path) -> AnyModel:
+    """The model of one file: OpenAI's CLIP as a state dict, or llama2.c's."""
+    return read_openai_clip(file) if file.suffix in STATE_DICTS else read_llama2c(file)
 
 
 def compare(
@@ -155,7 +163,8 @@ def compare(
 def describe(where: Path) -> dict[str, Any]:
     """The files of a checkpoint and their hashes."""
     if where.is_file():
-        return {"path": where.name, "layout": "llama2.c", "files": {where.name: sha256(where)}}
+        layout = "openai" if where.suffix in STATE_DICTS else "llama2.c"
+        return {"path": where.name, "layout": layout, "files": {where.name: sha256(where)}}
     raw = read_json(where / "config.json")
     files = sorted({file for pattern in WEIGHTS for file in where.glob(pattern)})
     return {

@@ -15,10 +15,10 @@ TOKENISER = (
     "vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "chat_template.jinja",
     "chat_template.json",
 )  # fmt: skip
-# How it generates, and how it makes vectors.
+# How it generates, how it makes vectors, and how its images are prepared.
 USES = (
     "generation_config.json", "modules.json", "sentence_bert_config.json",
-    "config_sentence_transformers.json",
+    "config_sentence_transformers.json", "preprocessor_config.json", "processor_config.json",
 )  # fmt: skip
 
 

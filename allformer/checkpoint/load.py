@@ -20,6 +20,7 @@ from allformer.checkpoint.account import renamed
 from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.older_run import older_generation
+from allformer.checkpoint.openai_clip import is_open_clip, read_openai_clip
 from allformer.checkpoint.transfer import load_weights, own_map, own_names
 from allformer.config import Model, from_dict
 from allformer.core.model import AnyModel, build
@@ -28,6 +29,7 @@ from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import file_keys, find_family, read_config
 from allformer.families.family import Family
 from allformer.families.weights import Ignored, Op, Renamed, WeightMap
+from allformer.images.processor import FILES
 from allformer.json_file import read_object
 
 GENERATION = "generation_config.json"
@@ -49,6 +51,8 @@ def load(
     names, e.g. "BertModel" for the bare model. `ignore` names fields of config.json to overlook.
     """
     directory = find_checkpoint(path)
+    if is_open_clip(directory):
+        return read_openai_clip(directory, device=device, dtype=dtype)
     raw = read_json(directory / "config.json")
     files = open_tensors(directory)
     if "is" in raw:
@@ -66,11 +70,23 @@ def load(
         ops = [*_bridge(family, ops, files, architecture is not None), *ops]
     loaded = load_weights(model, ops, files, device=device, dtype=dtype)
     model.provenance.fates, model.provenance.aside = loaded.fates, loaded.aside
+    model.provenance.images = _image_files(directory)
     if (directory / GENERATION).is_file():
         model.provenance.generation = read_json(directory / GENERATION)
     elif "is" in raw:
         model.provenance.generation = older_generation(directory, model.config)
     return model.eval()
+
+
+def _image_files(directory: Path) -> dict[str, str]:
+    """What says how images are prepared, as it stands: a model that sees is saved with it."""
+    found = (directory / name for name in FILES if (directory / name).is_file())
+    try:
+        return {path.name: path.read_bytes().decode() for path in found}
+    except UnicodeDecodeError:
+        raise CheckpointError(
+            f"{directory}: {' or '.join(FILES)} is not UTF-8; download it again"
+        ) from None
 
 
 def read_config_of(path: Path) -> Any:

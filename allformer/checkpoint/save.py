@@ -32,7 +32,8 @@ def save(
     dtype: torch.dtype | None = None,
     max_shard_bytes: int = SHARD,
 ) -> None:
-    """Write config.json, weights and, where the model has them, its options for generating.
+    """Write config.json, weights and, where the model has them, its options for generating and the
+    files that say how its images are prepared.
 
     The files of an older checkpoint there give way at the end: its weights, its certificate, and
     where it was another model its tokeniser too. A save that is interrupted leaves it as it was.
@@ -52,12 +53,13 @@ def save(
     if generation is not None:
         said = generation if isinstance(generation, dict) else generation.to_dict()
         files[GENERATION] = said
+    texts = {name: as_text(file) for name, file in files.items()} | model.provenance.images
     another = _is_another(directory, model)
     save_weights(
         model, ops, directory, max_shard_bytes=max_shard_bytes, dtype=dtype,
-        aside=model.provenance.aside, beside={name: as_text(file) for name, file in files.items()},
+        aside=model.provenance.aside, beside=texts,
     )  # fmt: skip
-    remove_leftovers(directory, files, another=another)
+    remove_leftovers(directory, texts, another=another)
 
 
 def _is_another(directory: Path, model: AnyModel) -> bool:

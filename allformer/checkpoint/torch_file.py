@@ -63,6 +63,7 @@ def _load(path: Path) -> dict[str, Tensor]:
             f"{path} is no zip file: either it is damaged (download it again), or torch wrote it "
             f"before version 1.6, as one long pickle; {WAY_OUT}"
         )
+    _refuse_script(path)
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
@@ -83,6 +84,20 @@ def _load(path: Path) -> dict[str, Tensor]:
             f"{' …' if odd[5:] else ''}; save the model's state_dict alone"
         )
     return found
+
+
+def _refuse_script(path: Path) -> None:
+    """TorchScript is a program with its weights (OpenAI's published CLIP)."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            script = any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return  # torch says what is wrong
+    if script:
+        raise CheckpointError(
+            f"{path} is TorchScript, which is code; it is not loaded; where you trust it, save "
+            f"torch.jit.load(…).state_dict() with torch.save, and give that file"
+        )
 
 
 def _is_plain(x: object) -> bool:

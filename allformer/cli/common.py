@@ -120,6 +120,18 @@ def writable_directory(path: Path) -> Path:
     return path
 
 
+def save_vectors(vectors: list[Any], out: Path, what: str = "text") -> None:
+    """As a NumPy array, a row for each."""
+    import numpy
+    import torch
+
+    if not vectors:
+        raise AllformerError(f"there was no {what}, so {out} is not written; give one or more")
+    table = torch.stack(vectors)
+    numpy.save(out, table.numpy())
+    say(f"{out}: {table.shape[0]:,} vectors of {table.shape[1]:,} numbers")
+
+
 def read_text(path: Path) -> str:
     """A UTF-8 file as it stands, without the byte order mark that Windows writes."""
     try:

@@ -27,6 +27,7 @@ class Source:
     typed: bool = False
     total: int | None = None
     name: str = ""
+    unit: str = "text"  # what a line is
     live: bool = False  # a person waits for each result before typing the next text
 
 
@@ -90,7 +91,7 @@ def work_through(source: Source, verb: Verb, chunk: int = CHUNK) -> Iterator[tup
     if source.total is None or sys.stdout.isatty():
         yield from _results(source, verb, chunk)
         return
-    bar = Progress(source.total, what="texts", unit="text")
+    bar = Progress(source.total, what=f"{source.unit}s", unit=source.unit)
     try:
         for done, pair in enumerate(_results(source, verb, chunk), 1):
             yield pair

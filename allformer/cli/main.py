@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from allformer.cli import bench, understand, vectors, write
+from allformer.cli import bench, images, understand, vectors, write
 from allformer.cli.audit import audit
 from allformer.cli.common import Device, say, show
 from allformer.cli.convert import convert
@@ -179,6 +179,8 @@ app.command(epilog=understand.TAG)(understand.tag)
 app.command(epilog=understand.ANSWER)(understand.answer)
 app.command(epilog=vectors.EMBED)(vectors.embed)
 app.command(epilog=vectors.SIMILARITY)(vectors.similarity)
+app.command(name="classify-image", epilog=images.CLASSIFY)(images.classify_image)
+app.command(name="embed-image", epilog=images.EMBED)(images.embed_image)
 app.command(
     epilog="Examples: `allformer convert openai-community/gpt2 out --dtype bf16`; "
     "`allformer convert runs/demo out --family marian`; "

@@ -17,7 +17,7 @@ from allformer.cli.common import (
     Texts,
     given,
     open_model,
-    say,
+    save_vectors,
     show,
     writable,
 )
@@ -30,7 +30,8 @@ EMBED = (
 )
 SIMILARITY = (
     'Examples: `allformer similarity MODEL "A dog runs." "A puppy plays."`; '
-    "`allformer similarity MODEL --file pairs.tsv > scores.txt` (two texts, a tab between)"
+    "`allformer similarity MODEL --file pairs.tsv > scores.txt` (two texts, a tab between); "
+    '`allformer similarity openai/clip-vit-base-patch32 "a cat" "a dog" --image photos/`'
 )
 Pooling = Annotated[
     str | None,
@@ -87,7 +88,7 @@ def embed(
     if out is None:
         run(source, verb, as_json=as_json)
     else:
-        _save([vector for _, vector in work_through(source, verb)], out)
+        save_vectors([vector for _, vector in work_through(source, verb)], out)
 
 
 def similarity(
@@ -103,6 +104,10 @@ def similarity(
     prompt: Prompt = None,
     prompt_name: PromptName = None,
     truncate: Cut = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(help="With a CLIP: an image, or a folder of them, against the texts."),
+    ] = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -115,6 +120,13 @@ def similarity(
     from allformer.tasks import similarity as work
 
     options = given(measure=measure) | _options(pooling, None, prompt, prompt_name, truncate)
+    if image:
+        from allformer.cli.images import compare
+
+        if options or file is not None:
+            raise AllformerError("--image goes with TEXT, --device, --dtype and --json alone")
+        compare(model, image, text, device, dtype, as_json)
+        return
     if text and len(text) == 1:
         raise AllformerError("similarity compares texts: give two or more, or --file")
     source = read_source(text, file)
@@ -153,14 +165,3 @@ def _options(
         prompt_name=prompt_name,
         truncate=truncate,
     )
-
-
-def _save(vectors: list[Any], out: Path) -> None:
-    import numpy
-    import torch
-
-    if not vectors:
-        raise AllformerError(f"there was no text, so {out} is not written; give one line or more")
-    table = torch.stack(vectors)
-    numpy.save(out, table.numpy())
-    say(f"{out}: {table.shape[0]:,} vectors of {table.shape[1]:,} numbers")

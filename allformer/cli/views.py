@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group
@@ -60,6 +61,11 @@ def label_table(text: str, result: Any) -> Table:
     for one in result if isinstance(result, list) else [result]:
         grid.add_row(Text(one.label), f"{one.score:.4f}", bar(one.score))
     return grid
+
+
+def image_label_table(path: str, result: Any) -> Group:
+    """The image's path, and its labels with their scores."""
+    return Group(Text(path, "dim"), label_table(path, result))
 
 
 def label_line(result: Any) -> str:
@@ -121,6 +127,18 @@ def matrix_table(texts: list[str], scores: Any) -> Table:
         table.add_column(str(i + 1), justify="right")
     for i, row in enumerate(scores.tolist()):
         table.add_row(Text(f"{i + 1} {texts[i]}"), *(f"{score:.3f}" for score in row))
+    return table
+
+
+def cross_table(rows: Sequence[str], columns: Sequence[str], scores: Any) -> Table:
+    """How near each of the rows is to each of the columns; the nearest of a row is bold."""
+    table = Table(box=None, padding=(0, 1))
+    table.add_column(overflow="ellipsis", no_wrap=True, max_width=40)
+    for name in columns:
+        table.add_column(Text(name), justify="right")
+    for name, row in zip(rows, scores.tolist(), strict=True):
+        cells = [Text(f"{x:.3f}", "bold" if x == max(row) else "") for x in row]
+        table.add_row(Text(name), *cells)
     return table
 
 

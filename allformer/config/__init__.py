@@ -42,8 +42,10 @@ from allformer.config.head import (
 from allformer.config.pixel_head import PixelHead
 from allformer.config.reading_head import ReadingHead
 from allformer.config.teacher_head import TeacherHead
+from allformer.config.vector_head import VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
+from allformer.config.two_towers import Contrast, TwoTowers
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
@@ -63,6 +65,7 @@ __all__ = [
     "BucketBias",
     "ClassHead",
     "Config",
+    "Contrast",
     "DecoderOnly",
     "EncoderDecoder",
     "EncoderOnly",
@@ -106,6 +109,8 @@ __all__ = [
     "TeacherHead",
     "Tokens",
     "Transform",
+    "TwoTowers",
+    "VectorHead",
     "Window",
     "XLRelative",
     "above",

@@ -56,7 +56,7 @@ class EncoderOnly(Model):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _no_cross(self, "encoder")
+        no_cross(self, "encoder")
         _head_fits(self)
         if self.pool is None and _pooled(self.head):
             refuse(self, "pool", 'is what the head with at="pool" reads', "give pool=Pool()")
@@ -75,7 +75,7 @@ class DecoderOnly(Model):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _no_cross(self, "decoder")
+        no_cross(self, "decoder")
         _is_causal(self, self.decoder)
         _head_fits(self)
         _no_pool(self)
@@ -104,7 +104,7 @@ class EncoderDecoder(Model):
         vocab = self.decoder.source.vocab
         if self.start_id is not None and not 0 <= self.start_id < vocab:
             refuse(self, "start_id", f"must be in 0 … {vocab - 1}", "give an id of the vocabulary")
-        _no_cross(self, "encoder")
+        no_cross(self, "encoder")
         _is_causal(self, self.decoder)
         if self.encoder.causal:
             raise ConfigError(
@@ -141,7 +141,8 @@ class EncoderDecoder(Model):
         return self.decoder.source.bos_id if self.start_id is None else self.start_id
 
 
-def _no_cross(owner: Model, slot: str) -> None:
+def no_cross(owner: Model, slot: str) -> None:
+    """Refuse a stack that looks across where there is nothing."""
     if any(block.cross is not None for block in owner.stacks[slot].blocks):
         raise ConfigError(
             f"{type(owner).__name__}.{slot} has a Block with cross-attention but nothing to look "

@@ -37,7 +37,7 @@ from allformer.core.states import Cache, SegmentMemory
 from allformer.core.taps import listening
 from allformer.errors import ConfigError
 
-C = TypeVar("C", config.EncoderDecoder, config.EncoderOnly, config.DecoderOnly)
+C = TypeVar("C", config.EncoderDecoder, config.EncoderOnly, config.DecoderOnly, config.TwoTowers)
 _SAME = {"sentence_order_label": "next_sentence_label"}  # ALBERT's name for the pair's label
 
 
@@ -575,7 +575,8 @@ def build(
     """
     if not isinstance(model, config.Model):
         raise ConfigError(
-            f"build got {type(model).__name__}; it takes EncoderDecoder, EncoderOnly, DecoderOnly"
+            f"build got {type(model).__name__}; it takes EncoderDecoder, EncoderOnly, "
+            f"DecoderOnly or TwoTowers"
         )
     with torch.device("meta"):
         built: AnyModel = module_for(model)(model)

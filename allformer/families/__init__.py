@@ -14,6 +14,9 @@ from allformer.families import (
     bert,
     big_bird,
     bigbird_pegasus,
+    clip,
+    clip_text,
+    clip_vision,
     deit,
     dinov2,
     dinov2_with_registers,
@@ -42,8 +45,8 @@ from allformer.families.family import Family
 # have a window and need not, and T5 before its twin mT5.
 _ALL = (
     bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
-    bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, deit, dinov2,
-    dinov2_with_registers,
+    bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, deit, dinov2, dinov2_with_registers, clip,
+    clip_text, clip_vision,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}

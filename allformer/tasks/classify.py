@@ -50,17 +50,18 @@ def classify(
     for rows, inputs in feed(pipeline, batch, alone=alone):
         with torch.inference_mode():
             logits = pipeline.model(**inputs).logits
-        for row, scores in zip(rows, _scores(widen(logits), head).tolist(), strict=True):
+        for row, scores in zip(rows, class_scores(widen(logits), head).tolist(), strict=True):
             ranked = sorted(zip(scores, head.labels, strict=True), key=lambda pair: -pair[0])
             labels = [Label(name, score) for score, name in ranked]
             found[row] = labels if all else labels[0]
     return found
 
 
-def _scores(logits: Tensor, head: config.ClassHead) -> Tensor:
-    """As transformers' pipeline chooses."""
-    if head.problem == "regression":
+def class_scores(logits: Tensor, head: config.ClassHead | config.TeacherHead) -> Tensor:
+    """Logits as scores, as transformers' pipeline chooses."""
+    problem = getattr(head, "problem", None)
+    if problem == "regression":
         return logits
-    if head.problem == "multi_label_classification" or len(head.labels) == 1:
+    if problem == "multi_label_classification" or len(head.labels) == 1:
         return logits.sigmoid()
     return logits.softmax(-1)

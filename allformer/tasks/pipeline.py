@@ -21,6 +21,7 @@ from allformer.checkpoint.older_run import own_tokenizer
 from allformer.checkpoint.run import Run, check_vocabulary
 from allformer.core.model import AnyModel
 from allformer.core.precision import pick_device
+from allformer.errors import TaskError
 from allformer.families import FAMILIES
 from allformer.families.config_json import find_family
 from allformer.families.prompts import Prompts
@@ -103,11 +104,16 @@ def open_pipeline(
     directory = root if sentence is None else sentence.folder
     raw = read_json(directory / "config.json")
     where = device if isinstance(device, torch.device) else pick_device(device)
-    if dtype is None and where.type == "cpu" and _is_half(directory):
+    if dtype is None and where.type == "cpu" and is_half(directory):
         dtype = torch.float32
     if architecture is None and (sentence is not None or not head):
         architecture = _without_head(raw)
     model = load(directory, device=where, dtype=dtype, architecture=architecture)
+    if all(isinstance(stack.source, config.Patches) for stack in model.config.stacks.values()):
+        raise TaskError(
+            f"{root} is a {model.provenance.architecture or 'model'} that reads images, not text; "
+            f"try `allformer classify-image` or `allformer embed-image`"
+        )
     tokenizer = _tokenizer(directory, root, raw, model)
     return Pipeline(model, tokenizer, directory, raw, sentence)
 
@@ -133,7 +139,8 @@ def _tokenizer(directory: Path, root: Path, raw: dict[str, Any], model: AnyModel
     return load_tokenizer(directory)
 
 
-def _is_half(directory: Path) -> bool:
+def is_half(directory: Path) -> bool:
+    """Whether some of its weights are in half precision."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `load` says it again
         return any(stored.dtype in HALF for stored in open_tensors(directory).values())

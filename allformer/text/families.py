@@ -52,6 +52,12 @@ def _roberta_around(ids: dict[str, Special], options: Options) -> processors.Pos
     )
 
 
+def _clip_around(ids: dict[str, Special], options: Options) -> processors.PostProcessor:
+    return processors.RobertaProcessing(
+        ids["eos"], ids["bos"], trim_offsets=False, add_prefix_space=False
+    )
+
+
 def _eos_each(ids: dict[str, Special], options: Options) -> processors.PostProcessor:
     return template((), (ids["eos"],), (ids["eos"],))
 
@@ -95,6 +101,12 @@ FAMILIES = {  # by transformers' name of the class
     "GPT2Tokenizer": Family(
         "BPE", _BPE_FILES, dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>"), steps.byte_bpe,
     ),
+    "CLIPTokenizer": Family(
+        "BPE", _BPE_FILES,
+        {"bos": "<|startoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>",
+         "pad": "<|endoftext|>"},
+        steps.clip, _clip_around,
+    ),
     "LlamaTokenizer": Family(
         "BPE", ("tokenizer.model",), {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}, steps.llama,
         padding_side="left",
@@ -137,5 +149,6 @@ BY_MODEL_TYPE = {  # config.json's model_type, where nothing names a class
     "gpt2": "GPT2Tokenizer", "albert": "AlbertTokenizer", "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer", "xlm-roberta": "XLMRobertaTokenizer", "mbart": "MBartTokenizer",
     "mbart50": "MBart50Tokenizer", "marian": "MarianTokenizer", "longformer": "RobertaTokenizer",
-    "led": "RobertaTokenizer", "big_bird": "BigBirdTokenizer",
+    "led": "RobertaTokenizer", "big_bird": "BigBirdTokenizer", "clip": "CLIPTokenizer",
+    "clip_text_model": "CLIPTokenizer",
 }  # fmt: skip

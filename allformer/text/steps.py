@@ -45,6 +45,36 @@ def byte_bpe(vocabulary: Vocabulary, names: Names, options: Options) -> tokenize
     return inner
 
 
+# Contractions, words, single digits, and runs of all else (OpenAI's simple_tokenizer.py).
+_CLIP = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d"
+    r"|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+)
+
+
+def clip(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """BPE over bytes, in lower case; a word's last piece says so: "Cats!" → `cats</w> !</w>`."""
+    inner = tokenizers.Tokenizer(
+        models.BPE(
+            vocabulary.tokens,
+            vocabulary.merges,
+            continuing_subword_prefix="",
+            end_of_word_suffix="</w>",
+            unk_token=str(names["unk"]),
+        )
+    )
+    inner.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    split = pre_tokenizers.Split(Regex(_CLIP), behavior="removed", invert=True)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    # The last step is no Strip: the library's fails on a text of nothing.
+    ends = decoders.Replace("</w>", " "), decoders.Replace(Regex(r"^\s+|\s+$"), "")
+    inner.decoder = decoders.Sequence([decoders.ByteLevel(), *ends])
+    return inner
+
+
 def llama(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
     """BPE over the whole text, unknown characters as bytes: "a ☃" → `▁a ▁ <0xE2> <0x98> <0x83>`."""
     inner = tokenizers.Tokenizer(

@@ -13,6 +13,7 @@ import torch
 from tests.mutants import (
     answers,
     blocks,
+    clip,
     families,
     images,
     linear,
@@ -25,7 +26,10 @@ from tests.mutants import (
 from tests.mutants.mutants import Mutant
 from tests.mutants.plant import plant
 
-ROOMS = (mutants, states, answers, families, longformer, blocks, reformer, segments, linear, images)
+ROOMS = (
+    mutants, states, answers, families, longformer, blocks, reformer, segments, linear, images,
+    clip,
+)  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]
 DEAR = ("any json", "compiled loss")  # a second, where others take a hundredth

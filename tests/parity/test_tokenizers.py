@@ -87,6 +87,7 @@ def parts(tmp_path_factory):
         "cased": {"vocab.txt": wordpiece(lowercase=False)},
         "gpt2": byte_bpe(["<|endoftext|>"]),
         "roberta": roberta,
+        "clip": byte_bpe(["<|startoftext|>", "<|endoftext|>"], end="</w>"),
         "t5": {"spiece.model": t5},
         "albert": {"spiece.model": albert},
         "bird": {"spiece.model": bird},
@@ -129,6 +130,11 @@ TINY = {  # name → files, config.json, tokenizer_config.json, further files
         "gpt2", {"model_type": "gpt2"},
         {"add_prefix_space": True, "add_bos_token": True, "pad_token": "[PAD]",
          "clean_up_tokenization_spaces": True}, {},
+    ),
+    "clip": ("clip", {"model_type": "clip"}, {"model_max_length": 77}, {}),
+    "clip-text": (
+        "clip", {"model_type": "clip_text_model"},
+        {"tokenizer_class": "CLIPTokenizer", "pad_token": "!", "do_lower_case": True}, {},
     ),
     "roberta": ("roberta", {"model_type": "roberta"}, {"model_max_length": 512}, {}),
     "longformer": ("roberta", {"model_type": "longformer"}, {"model_max_length": 4096}, {}),
@@ -511,6 +517,24 @@ def test_real_roberta_and_bart(name, tmp_path):
     directory = write(tmp_path / name, files, config={"model_type": name})
     assert_same(directory)
     assert load_tokenizer(directory).encode("Hello world") == [0, 31414, 232, 2]
+
+
+def test_real_clip(tmp_path):
+    lines = real("clip_bpe_simple_vocab_16e6.txt.gz").decode().splitlines()
+    merges = lines[1 : 49_152 - 256 - 2 + 1]  # as OpenAI takes them
+    letters = [chr(i) for i in (*range(33, 127), *range(161, 173), *range(174, 256))]
+    letters += [chr(i) for i in range(256, 256 + 68)]  # bytes that have no letter of their own
+    pieces = [*letters, *(f"{x}</w>" for x in letters), *(m.replace(" ", "") for m in merges)]
+    pieces += ["<|startoftext|>", "<|endoftext|>"]
+    files = {
+        "vocab.json": json.dumps({piece: i for i, piece in enumerate(pieces)}),
+        "merges.txt": "\n".join(["#version: 0.2", *merges, ""]),
+    }
+    directory = write(tmp_path / "clip", files, config={"model_type": "clip"})
+    assert_same(directory)
+    ours = load_tokenizer(directory)
+    assert ours.encode("A photo of a  CAT") == [49406, 320, 1125, 539, 320, 2368, 49407]
+    assert ours.decode([320, 1125, 539, 320, 2368]) == "a photo of a cat"
 
 
 @pytest.mark.parametrize("legacy", [True, False])

@@ -44,13 +44,13 @@ def wordpiece(lowercase: bool = True) -> str:
     return "".join(f"{token}\n" for token in sorted(vocab, key=lambda token: vocab[token]))
 
 
-def byte_bpe(specials: Iterable[str]) -> dict[str, str]:
-    """A vocab.json and a merges.txt."""
+def byte_bpe(specials: Iterable[str], end: str = "") -> dict[str, str]:
+    """A vocab.json and a merges.txt; with an `end`, the last piece of a word has it (CLIP)."""
     inner = tokenizers.Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
         vocab_size=700, special_tokens=list(specials), show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), end_of_word_suffix=end,
     )  # fmt: skip
     inner.train_from_iterator(LINES, trainer)
     model = json.loads(inner.to_str())["model"]

@@ -28,7 +28,8 @@ CONFIGS = {
     "marian": hf.MarianConfig, "bart": hf.BartConfig, "mbart": hf.MBartConfig, "t5": hf.T5Config,
     "mt5": hf.MT5Config, "big_bird": hf.BigBirdConfig, "longformer": hf.LongformerConfig,
     "led": hf.LEDConfig, "transfo-xl": OldConfig, "reformer": hf.ReformerConfig,
-    "bigbird_pegasus": hf.BigBirdPegasusConfig, "vit": hf.ViTConfig,
+    "bigbird_pegasus": hf.BigBirdPegasusConfig, "vit": hf.ViTConfig, "clip": hf.CLIPConfig,
+    "clip_text_model": hf.CLIPTextConfig, "clip_vision_model": hf.CLIPVisionConfig,
     "deit": hf.DeiTConfig, "dinov2": hf.Dinov2Config,
     "dinov2_with_registers": hf.Dinov2WithRegistersConfig,
 }  # fmt: skip

@@ -67,6 +67,21 @@ def test_the_same_layout_again_is_the_same_bytes_and_certified(gpt2, tmp_path):
     assert (tmp_path / "out" / "generation_config.json").read_text() == '{"eos_token_id": 3}'
 
 
+def test_what_says_how_images_are_prepared_is_saved_and_converted_byte_for_byte(gpt2, tmp_path):
+    source, said = tmp_path / "in", b'{"size":  224}\r\n'
+    shutil.copytree(gpt2, source)
+    (source / "preprocessor_config.json").write_bytes(said)
+    convert(source, tmp_path / "out", run=False)
+    af.save(af.load(source), tmp_path / "saved")
+    for folder in ("out", "saved"):
+        assert (tmp_path / folder / "preprocessor_config.json").read_bytes() == said
+    af.save(af.build(transformer(16, 2, 32, 1, vocab=60)), tmp_path / "saved", family="allformer")
+    assert not (tmp_path / "saved" / "preprocessor_config.json").exists(), "of another model"
+    (source / "preprocessor_config.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(CheckpointError, match=r"preprocessor_config.json is not UTF-8"):
+        af.load(source)
+
+
 def test_the_folders_of_sentence_transformers_go_along(gpt2, tmp_path):
     source = tmp_path / "in"
     shutil.copytree(gpt2, source)

@@ -97,7 +97,31 @@ def test_the_python_of_the_page_on_long_sequences_runs_and_is_the_same_in_both_l
         assert english == chinese
 
 
-SHELL = [*READMES, *(f"docs/{name}{end}" for name in ("training", "tasks", "long") for end in ENDS)]
+VISION = [f"docs/vision{end}" for end in ENDS]
+
+
+def test_the_python_of_the_page_on_images_runs_and_is_the_same_in_both_languages(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for code in blocks(VISION[0], "python"):
+        exec(compile(code, VISION[0], "exec"), names)
+    said = capsys.readouterr().out
+    for code in blocks(VISION[0], "python"):
+        for shown in re.findall(r"  # (torch\.Size\(.*\)|\(64, 48\))$", code, re.MULTILINE):
+            assert shown in said
+    assert "2\n2\n1\n" in said
+    torch.testing.assert_close(names["targets"].sum(1), torch.ones(8))  # type: ignore[attr-defined]
+    for language in ("python", "sh"):
+        english, chinese = ([*map(without_words, blocks(page, language))] for page in VISION)
+        assert english == chinese
+
+
+SHELL = [
+    *READMES,
+    *(f"docs/{name}{end}" for name in ("training", "tasks", "long", "vision") for end in ENDS),
+]
 
 
 @pytest.mark.parametrize("page", SHELL)
@@ -178,6 +202,7 @@ def test_every_objective_is_explained_with_all_that_can_be_set(page):
         "docs/tasks",
         "docs/long",
         "docs/design",
+        "docs/vision",
         "docs/lessons/README",
     ],
 )

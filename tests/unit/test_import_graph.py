@@ -19,7 +19,7 @@ LEVELS = [
     {"config"},
     {"core"},
     {"count", "families"},
-    {"text", "data"},
+    {"text", "data", "images"},
     {"checkpoint"},
     {"train", "generate", "explain", "auditor", "tune"},
     {"evaluate", "tasks"},
@@ -30,7 +30,9 @@ LEVELS = [
 # A word for the user that nothing below calls: `model.generate(…)`, imported when it is called.
 WORDS = {("allformer.core.model", "allformer.generate.generate")}
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-HEAVY = ["matplotlib", "rich", "typer", "tokenizers", "transformers", "tensorboard", "sacrebleu"]
+HEAVY = [
+    "matplotlib", "rich", "typer", "tokenizers", "transformers", "tensorboard", "sacrebleu", "PIL",
+]  # fmt: skip
 
 
 def sources() -> dict[str, str]:

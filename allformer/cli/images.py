@@ -1,0 +1,192 @@
+"""`allformer classify-image` and `allformer embed-image`: what a model sees."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from allformer.cli.common import (
+    Device,
+    Dtype,
+    Model,
+    given,
+    pick_dtype,
+    save_vectors,
+    show,
+    writable,
+)
+from allformer.cli.lines import Source, Verb, read_source, run, work_through
+from allformer.errors import AllformerError
+
+CLASSIFY = (
+    "Examples: `allformer classify-image google/vit-base-patch16-224 cat.jpg`; "
+    '`allformer classify-image openai/clip-vit-base-patch32 photos/ --labels "a cat,a dog"`; '
+    "`find photos -name '*.jpg' | allformer classify-image MODEL --json > labels.jsonl`"
+)
+EMBED = (
+    "Examples: `allformer embed-image facebook/dinov2-small cat.jpg dog.jpg --json`; "
+    "`allformer embed-image MODEL photos/ --out vectors.npy`"
+)
+FEW = 32  # images, for which nobody needs a bar
+Images = Annotated[
+    list[str] | None,
+    typer.Argument(help="Image files, folders of them; else --file or standard input."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object an image, for scripts.")]
+File = Annotated[Path | None, typer.Option(help="A file of paths, one a line.")]
+Batch = Annotated[int, typer.Option(min=1, metavar="N", help="How many images go together.")]
+Workers = Annotated[int, typer.Option(min=1, metavar="N", help="Threads that read images ahead.")]
+
+
+def classify_image(
+    model: Model,
+    image: Images = None,
+    file: File = None,
+    labels: Annotated[
+        str | None, typer.Option(help="For a CLIP: what it may be, with commas between.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="Around each of --labels; default: This is a photo of {}.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many labels of an image.")] = 5,
+    batch: Batch = 32,
+    workers: Workers = 4,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
+) -> None:
+    """What an image shows: the labels that a model was taught, or with a CLIP any in words.
+
+    Of a folder all images in it are read. A line of a file gives, for each label: label, tab,
+    score.
+    """
+    from allformer.cli.views import image_label_table, label_line
+    from allformer.tasks import classify_image as work
+
+    if template is not None and labels is None:
+        raise AllformerError("--template goes around --labels; give them too")
+    names = None if labels is None else [x.strip() for x in labels.split(",") if x.strip()]
+    source = image_source(image, file)
+    pipeline = open_seeing(model, device, dtype)
+    options = given(labels=names, template=template)
+    verb = Verb(
+        lambda paths: work(pipeline, paths, top=top, batch=batch, workers=workers, **options),
+        label_line,
+        lambda path, found: {"image": path, "labels": [one.to_dict() for one in found]},
+        image_label_table,
+    )
+    run(source, verb, as_json=as_json, chunk=2 * batch)
+
+
+def embed_image(
+    model: Model,
+    image: Images = None,
+    file: File = None,
+    out: Annotated[Path | None, typer.Option(help="Write them as a NumPy array: x.npy")] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="cls or mean; default: the model's vector, else cls.")
+    ] = None,
+    normalise: Annotated[bool, typer.Option("--normalise", help="To length 1.")] = False,
+    batch: Batch = 32,
+    workers: Workers = 4,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
+) -> None:
+    """Images as vectors.
+
+    A line of numbers for each image; of a folder all images in it, in the order of their names.
+    """
+    from allformer.cli.views import vector_text
+    from allformer.tasks import embed_image as work
+
+    if out is not None and (as_json or out.suffix != ".npy"):
+        raise AllformerError(f"--out {out} writes a NumPy array: give x.npy, and no --json")
+    if out is not None:
+        writable(out)
+    source = image_source(image, file)
+    pipeline = open_seeing(model, device, dtype)
+    verb = Verb(
+        lambda paths: work(
+            pipeline, paths, pooling=pooling, normalise=normalise, batch=batch, workers=workers
+        ),
+        lambda vector: " ".join(f"{x:.8g}" for x in vector.tolist()),
+        lambda path, vector: {"image": path, "vector": vector.tolist()},
+        vector_text if source.typed and sys.stdout.isatty() else None,
+    )
+    if out is None:
+        run(source, verb, as_json=as_json, chunk=2 * batch)
+    else:
+        found = work_through(source, verb, chunk=2 * batch)
+        save_vectors([vector for _, vector in found], out, "image")
+
+
+def compare(
+    model: str,
+    images: Sequence[str],
+    texts: Sequence[str] | None,
+    device: str | None,
+    dtype: str | None,
+    as_json: bool,
+) -> None:
+    """`allformer similarity MODEL TEXT… --image PATH`: a number, a table, or an object a pair.
+
+    Of one text and many images the nearest come first: a search.
+    """
+    import json
+
+    from allformer.cli.views import cross_table
+    from allformer.tasks import image_similarity as work
+
+    if not texts:
+        raise AllformerError("--image is compared with texts: give one or more")
+    paths = expanded(images)
+    found = work(open_seeing(model, device, dtype), paths, list(texts))
+    if len(texts) == 1:
+        order = found[:, 0].argsort(descending=True, stable=True)
+        paths, found = [paths[i] for i in order.tolist()], found[order]
+    if as_json:
+        for path, row in zip(paths, found.tolist(), strict=True):
+            for text, score in zip(texts, row, strict=True):
+                print(json.dumps({"image": path, "text": text, "score": score}, ensure_ascii=False))
+    elif found.numel() == 1:
+        print(f"{found.item():.6f}")
+    else:
+        show(cross_table(paths, texts, found))
+
+
+def image_source(images: Sequence[str] | None, file: Path | None) -> Source:
+    """Paths that were typed, those in folders, or lines of a file or of standard input."""
+    if not images or file is not None:
+        return replace(read_source(images, file), unit="image")
+    paths = expanded(images)
+    total = len(paths) if len(paths) > FEW else None
+    return Source(paths, typed=True, total=total, unit="image")
+
+
+def expanded(images: Sequence[str]) -> list[str]:
+    """Files as they are; of a folder the images in it, by name."""
+    from allformer.images.read import ENDINGS
+
+    found: list[str] = []
+    for name in images:
+        path = Path(name)
+        inside = sorted(str(x) for x in path.iterdir()) if path.is_dir() else [name]
+        if path.is_dir():
+            inside = [x for x in inside if Path(x).suffix.lower() in ENDINGS]
+            if not inside:
+                raise AllformerError(f"{path} holds no images ({', '.join(ENDINGS)}); give another")
+        found += inside
+    return found
+
+
+def open_seeing(model: str, device: str | None, dtype: str | None) -> Any:
+    """The pipeline of a verb's MODEL."""
+    from allformer.tasks.image_pipeline import open_image_pipeline
+
+    return open_image_pipeline(model, device=device, dtype=pick_dtype(dtype))

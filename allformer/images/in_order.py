@@ -1,0 +1,34 @@
+"""Work on several threads whose results come in the order of what went in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def in_order(work: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+    """`work(item)` for each item; at most four a thread are begun before they are asked for.
+
+    >>> list(in_order(str, range(3), workers=2))
+    ['0', '1', '2']
+    """
+    if workers < 2:
+        yield from map(work, items)
+        return
+    stream = iter(items)
+    with ThreadPoolExecutor(workers) as pool:
+        begun: deque[Future[R]] = deque(pool.submit(work, x) for x in islice(stream, 4 * workers))
+        try:
+            while begun:
+                result = begun.popleft().result()
+                begun.extend(pool.submit(work, x) for x in islice(stream, 1))
+                yield result
+        finally:  # an error, or nobody wants the rest
+            for future in begun:
+                future.cancel()

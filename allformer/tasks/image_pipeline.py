@@ -1,0 +1,119 @@
+"""What every task on images takes: a model and how its images are prepared, opened once.
+
+pipeline = open_image_pipeline("path/or/id")
+pipeline.model, pipeline.processor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from allformer import config
+from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.load import load
+from allformer.core.model import AnyModel
+from allformer.core.precision import pick_device
+from allformer.errors import TaskError
+from allformer.images.processor import WORKERS, Processor, load_processor
+from allformer.images.read import Image
+from allformer.tasks.pipeline import is_half
+from allformer.text.load import load_tokenizer
+from allformer.text.tokenizer import Tokenizer
+
+BATCH = 32  # images that go together
+
+
+@dataclass(frozen=True, eq=False)
+class ImagePipeline:
+    """A model that sees, and its processor; of two towers the tokeniser too."""
+
+    model: AnyModel = field(repr=False)
+    processor: Processor = field(repr=False)
+    directory: Path
+    tokenizer: Tokenizer | None = field(default=None, repr=False)
+
+    @property
+    def architecture(self) -> str:
+        """`ViTForImageClassification`; of a config tree of our own, what it is made of."""
+        tree = self.model.config
+        own = type(tree).__name__ + (
+            "" if tree.head is None else f" with {type(tree.head).__name__}"
+        )
+        return self.model.provenance.architecture or own
+
+    @property
+    def can(self) -> tuple[str, ...]:
+        """The verbs that it is made for: `("classify-image", "embed-image")`."""
+        tree = self.model.config
+        if isinstance(tree, config.TwoTowers):
+            return ("classify-image --labels", "similarity --image", "embed-image")
+        classes = isinstance(tree.head, config.ClassHead | config.TeacherHead)
+        return ("classify-image", "embed-image") if classes else ("embed-image",)
+
+    def need(self, verb: str, what: str) -> None:
+        """Refuse a checkpoint that cannot, and say what it can."""
+        if verb not in self.can:
+            raise TaskError(
+                f"{verb} needs {what}, but {self.directory} is a {self.architecture}: it can "
+                f"{', '.join(self.can)}; give another checkpoint"
+            )
+
+    def batches(
+        self,
+        images: Sequence[Image],
+        batch: int = BATCH,
+        workers: int = WORKERS,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[Tensor]:
+        """`pixel_values` on the model's device, in order; the next ones are read meanwhile."""
+        found = self.processor.batches(images, batch, workers=workers, progress=progress)
+        for pixels in found:
+            yield pixels.to(self.model.device)
+
+
+ImageSource = ImagePipeline | str | Path
+
+
+def open_image_pipeline(
+    path: str | Path,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    architecture: str | None = None,
+) -> ImagePipeline:
+    """Open a checkpoint for many tasks: `open_image_pipeline("google/vit-base-patch16-224")`.
+
+    `device` is a GPU if there is one. Weights keep the dtype of their file; on a CPU, where half
+    precision is slow, they are widened to fp32 unless `dtype` says otherwise.
+    """
+    directory = find_checkpoint(path)
+    where = device if isinstance(device, torch.device) else pick_device(device)
+    if dtype is None and where.type == "cpu" and is_half(directory):
+        dtype = torch.float32
+    model = load(directory, device=where, dtype=dtype, architecture=architecture)
+    if not any(isinstance(stack.source, config.Patches) for stack in model.config.stacks.values()):
+        raise TaskError(
+            f"{directory} reads text, not images; give a checkpoint of a model that sees (ViT, "
+            f"DINOv2, CLIP, …)"
+        )
+    both = isinstance(model.config, config.TwoTowers)
+    tokenizer = load_tokenizer(directory) if both else None
+    return ImagePipeline(model, load_processor(directory), directory, tokenizer)
+
+
+def as_image_pipeline(source: ImageSource) -> ImagePipeline:
+    """A pipeline as it is; a path or a hub id opened."""
+    return source if isinstance(source, ImagePipeline) else open_image_pipeline(source)
+
+
+def as_images(images: Any) -> tuple[list[Image], bool]:
+    """A list, and whether it was but one image that was given."""
+    if isinstance(images, list | tuple):
+        return list(images), False
+    return [images], True

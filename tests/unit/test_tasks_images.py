@@ -1,0 +1,253 @@
+"""Tasks on images give what transformers gives, in Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from PIL import Image
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+from typer.testing import CliRunner
+
+import allformer as af
+from allformer.cli.main import app
+from allformer.errors import ConfigError, DataError, LengthError, TaskError
+from tests import seeing
+
+CLOSE = 2e-6  # fp32 on both sides
+WORDS = ["a cat", "two dogs", "ship"]
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory) -> Path:
+    hf.logging.disable_progress_bar()
+    root = tmp_path_factory.mktemp("seeing")
+    seeing.vit(root / "vit")
+    seeing.vit(root / "bare", hf.ViTModel)
+    seeing.clip(root / "clip")
+    seeing.pictures(root / "photos")
+    return root
+
+
+def photos(root: Path) -> list[str]:
+    return sorted(map(str, (root / "photos").iterdir()))
+
+
+def same(ours, theirs) -> None:
+    assert [one.label for one in ours] == [one["label"] for one in theirs]
+    for a, b in zip(ours, theirs, strict=True):
+        assert abs(a.score - b["score"]) < CLOSE
+
+
+def test_classify_image_gives_the_pipelines_labels_and_scores(there):
+    model = hf.ViTForImageClassification.from_pretrained(there / "vit")
+    processor = ViTImageProcessorPil.from_pretrained(there / "vit")
+    pipe = hf.pipeline("image-classification", model=model, image_processor=processor)
+    found = af.classify_image(there / "vit", photos(there), top=3, batch=2)
+    for path, ours in zip(photos(there), found, strict=True):
+        same(ours, pipe(path, top_k=3))
+    assert len({ours[0].score for ours in found}) == 5
+    kit = af.open_image_pipeline(there / "vit")
+    same(af.classify_image(kit, photos(there)), [ours[0].to_dict() for ours in found])
+    opened = Image.open(photos(there)[1])
+    for image in (photos(there)[1], opened, np.array(opened), Path(photos(there)[1]).read_bytes()):
+        same([af.classify_image(kit, image)], [found[1][0].to_dict()])
+        same(af.classify_image(kit, image, top=2), [one.to_dict() for one in found[1][:2]])
+    assert af.classify_image(kit, []) == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        hf.DeiTForImageClassification, hf.DeiTForImageClassificationWithTeacher,
+        hf.Dinov2ForImageClassification,
+    ],
+    ids=lambda kind: kind.__name__,
+)  # fmt: skip
+def test_other_families_that_see_are_classified_and_embedded_too(kind, tmp_path):
+    seeing.vit(tmp_path / "model", kind)
+    paths = seeing.pictures(tmp_path / "photos", 3)
+    model = kind.from_pretrained(tmp_path / "model")
+    processor = ViTImageProcessorPil.from_pretrained(tmp_path / "model")
+    inputs = processor([Image.open(path) for path in paths], return_tensors="pt")
+    with torch.no_grad():
+        scores = model(**inputs).logits.softmax(-1)
+        states = getattr(model, model.base_model_prefix)(**inputs).last_hidden_state
+    kit = af.open_image_pipeline(tmp_path / "model")
+    for ours, row in zip(af.classify_image(kit, paths, top=3), scores.tolist(), strict=True):
+        theirs = [{"label": seeing.LABELS[i], "score": x} for i, x in enumerate(row)]
+        same(ours, sorted(theirs, key=lambda one: -one["score"]))
+    torch.testing.assert_close(af.embed_image(kit, paths), states[:, 0], atol=1e-5, rtol=1e-5)
+    front = kit.model.config.encoder.source.front
+    mean = af.embed_image(kit, paths, pooling="mean")
+    torch.testing.assert_close(mean, states[:, front:].mean(1), atol=1e-5, rtol=1e-5)
+
+
+def test_zero_shot_gives_the_pipelines_labels_and_scores(there):
+    pipe = hf.pipeline(
+        "zero-shot-image-classification",
+        model=hf.CLIPModel.from_pretrained(there / "clip"),
+        tokenizer=hf.CLIPTokenizer.from_pretrained(there / "clip"),
+        image_processor=CLIPImageProcessorPil.from_pretrained(there / "clip"),
+    )
+    kit = af.open_image_pipeline(there / "clip")
+    found = af.classify_image(kit, photos(there), labels=WORDS, top=3, batch=2)
+    for path, ours in zip(photos(there), found, strict=True):
+        same(ours, pipe(path, candidate_labels=WORDS))
+    told = af.classify_image(kit, photos(there)[0], labels=WORDS, template="look: {}!", top=3)
+    same(told, pipe(photos(there)[0], candidate_labels=WORDS, hypothesis_template="look: {}!"))
+
+
+def test_similarity_is_the_cosine_of_both_towers_vectors(there):
+    model = hf.CLIPModel.from_pretrained(there / "clip")
+    tokens = hf.CLIPTokenizer.from_pretrained(there / "clip")(
+        WORDS, padding=True, return_tensors="pt"
+    )
+    processor = CLIPImageProcessorPil.from_pretrained(there / "clip")
+    images = [Image.open(path) for path in photos(there)]
+    with torch.no_grad():
+        out = model(**tokens, **processor(images, return_tensors="pt"))
+    kit = af.open_image_pipeline(there / "clip")
+    found = af.image_similarity(kit, photos(there), WORDS)
+    torch.testing.assert_close(found, out.image_embeds @ out.text_embeds.T, atol=CLOSE, rtol=0)
+    one = af.image_similarity(kit, photos(there)[2], WORDS)
+    torch.testing.assert_close(one, found[2], atol=CLOSE, rtol=0)
+    assert torch.allclose(
+        af.image_similarity(kit, photos(there), WORDS[1]), found[:, 1], atol=CLOSE
+    )
+    torch.testing.assert_close(
+        af.embed_image(kit, photos(there), batch=2), out.image_embeds, atol=CLOSE, rtol=0
+    )
+
+
+@pytest.mark.parametrize("name", ["vit", "bare"])
+def test_embed_image_gives_the_last_state_of_cls_or_the_mean_of_the_patches(there, name):
+    kind = {"vit": hf.ViTForImageClassification, "bare": hf.ViTModel}[name]
+    model = kind.from_pretrained(there / name)
+    images = [Image.open(path) for path in photos(there)]
+    processor = ViTImageProcessorPil.from_pretrained(there / name)
+    with torch.no_grad():
+        body = getattr(model, "vit", model)
+        states = body(**processor(images, return_tensors="pt")).last_hidden_state
+    kit = af.open_image_pipeline(there / name)
+    found = af.embed_image(kit, photos(there), batch=2)
+    torch.testing.assert_close(found, states[:, 0], atol=1e-5, rtol=1e-5)
+    mean = af.embed_image(kit, photos(there), pooling="mean", normalise=True)
+    wanted = torch.nn.functional.normalize(states[:, 1:].mean(1), dim=-1)
+    torch.testing.assert_close(mean, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(af.embed_image(kit, photos(there)[3]), found[3])
+
+
+def test_a_fresh_vit_of_ours_is_saved_with_its_processor_and_sees(tmp_path):
+    from allformer import config
+    from allformer.images import Processor
+    from allformer.images.settings import make_settings
+
+    attention = config.Attention(heads=2)
+    block = config.Block(attention, config.Feed(32, act="gelu"), norm_at="pre")
+    source = config.Patches(4, channels=1, image=(28, 28))
+    stack = config.Stack(16, source, config.LearnedPlane(source.shape, source.placed), (block,) * 2)
+    head = config.ClassHead(("shoe", "shirt"), at="first")
+    af.save(af.build(config.EncoderOnly(stack, head), seed=0), tmp_path, family="allformer")
+    raw = {"image_processor_type": "ViTImageProcessor", "size": 28, "image_mean": [0.5],
+           "image_std": [0.5]}  # fmt: skip
+    Processor(make_settings(raw)).save(tmp_path)
+    kit = af.open_image_pipeline(tmp_path)
+    found = af.classify_image(kit, [Image.new("L", (28, 28)), Image.new("RGB", (90, 50))], top=2)
+    assert [{one.label for one in each} for each in found] == [{"shoe", "shirt"}] * 2
+    assert af.embed_image(kit, Image.new("L", (28, 28))).shape == (16,)
+
+
+def test_what_a_checkpoint_cannot_is_refused_with_what_it_can(there, tmp_path):
+    photo = photos(there)[0]
+    with pytest.raises(
+        TaskError, match=r"classify-image needs .*is a ViTModel: it can embed-image"
+    ):
+        af.classify_image(there / "bare", photo)
+    with pytest.raises(TaskError, match=r"--labels needs a model of texts and images \(CLIP\)"):
+        af.classify_image(there / "vit", photo, labels=WORDS)
+    with pytest.raises(TaskError, match=r"similarity --image needs .*it can classify-image, embed"):
+        af.image_similarity(there / "vit", photo, WORDS)
+    with pytest.raises(TaskError, match=r"classify-image needs .*can classify-image --labels"):
+        af.classify_image(there / "clip", photo)
+    with pytest.raises(TaskError, match="reads images, not text; try `allformer classify-image`"):
+        af.classify(there / "vit", "a text")
+
+
+def test_options_that_cannot_be_are_refused(there):
+    kit, photo = af.open_image_pipeline(there / "clip"), photos(there)[0]
+    for options, said in (
+        ({"labels": []}, "must be one or more texts"),
+        ({"labels": ["a"], "template": "a photo"}, "where a label goes"),
+        ({"labels": ["a"], "top": 0}, "top=0 must be at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            af.classify_image(kit, photo, **options)
+    with pytest.raises(ConfigError, match="pooling='max' is not known; try cls, mean"):
+        af.embed_image(kit, photo, pooling="max")
+    with pytest.raises(LengthError, match=r"has \d+ tokens, but CLIPModel takes 48; say it in"):
+        af.image_similarity(kit, photo, ["a", "long " * 30])
+    with pytest.raises(DataError, match=r"gone.png is not there"):
+        af.embed_image(kit, [photo, "gone.png"])
+
+
+def run(*args: object, **options):
+    return CliRunner().invoke(app, [str(x) for x in args], **options)
+
+
+def test_the_command_line_classifies_files_folders_and_lists(there):
+    found = af.classify_image(there / "vit", photos(there), top=2)
+    lines = run("classify-image", there / "vit", there / "photos", "--top", 2, "--json").output
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert [row["image"] for row in rows] == photos(there)
+    assert [row["labels"] for row in rows] == [[x.to_dict() for x in each] for each in found]
+    told = run("classify-image", there / "vit", "--top", 1, input="\n".join(photos(there))).output
+    assert told.splitlines() == [f"{each[0].label}\t{each[0].score:.6f}" for each in found]
+    table = run("classify-image", there / "vit", photos(there)[0]).output
+    assert all(name in table for name in seeing.LABELS.values())
+    zero = run(
+        "classify-image", there / "clip", photos(there)[0], "--labels", "a cat, ship", "--json"
+    )
+    assert {x["label"] for x in json.loads(zero.output)["labels"]} == {"a cat", "ship"}
+
+
+def test_the_command_line_embeds_and_compares(there, tmp_path):
+    vectors = af.embed_image(there / "vit", photos(there))
+    assert (
+        run("embed-image", there / "vit", there / "photos", "--out", tmp_path / "x.npy").exit_code
+        == 0
+    )
+    assert np.array_equal(np.load(tmp_path / "x.npy"), vectors.numpy())
+    line = run("embed-image", there / "vit", photos(there)[0], "--json").output
+    assert json.loads(line)["vector"] == vectors[0].tolist()
+    scores = af.image_similarity(there / "clip", photos(there), WORDS)
+    pairs = run("similarity", there / "clip", *WORDS, "--image", there / "photos", "--json").output
+    told = [json.loads(line)["score"] for line in pairs.splitlines()]
+    assert told == scores.flatten().tolist()
+    search = run("similarity", there / "clip", "ship", "--image", there / "photos", "--json").output
+    order = [photos(there)[i] for i in scores[:, 2].argsort(descending=True).tolist()]
+    assert [json.loads(line)["image"] for line in search.splitlines()] == order
+    assert order != photos(there)
+    one = run("similarity", there / "clip", "ship", "--image", photos(there)[0]).output
+    assert abs(float(one) - scores[0, 2].item()) < 1e-5
+    assert (
+        "two dogs" in run("similarity", there / "clip", *WORDS, "--image", photos(there)[0]).output
+    )
+
+
+def test_the_command_line_refuses_in_one_line(there, tmp_path):
+    for args, said in (
+        (("classify-image", there / "vit", tmp_path), "holds no images"),
+        (("classify-image", there / "vit", "x.png", "--template", "{}"), "goes around --labels"),
+        (("embed-image", there / "vit", "x.png", "--out", "x.txt"), "give x.npy"),
+        (("similarity", there / "clip", "--image", photos(there)[0]), "give one or more"),
+        (("similarity", there / "clip", "a", "--image", "x", "--measure", "dot"), "alone"),
+    ):
+        result = run(*args)
+        assert result.exit_code != 0
+        assert said in str(result.exception)
