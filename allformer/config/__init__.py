@@ -40,7 +40,7 @@ from allformer.config.head import (
     Transform, heads_of, words_of,
 )  # fmt: skip
 from allformer.config.reading_head import ReadingHead
-from allformer.config.vector_head import VectorHead
+from allformer.config.vector_head import Probe, VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.two_towers import Contrast, TwoTowers
@@ -92,6 +92,7 @@ __all__ = [
     "Positive",
     "PretrainHead",
     "Probability",
+    "Probe",
     "ReadingHead",
     "Relative",
     "Reversible",

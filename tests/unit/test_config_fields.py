@@ -30,6 +30,8 @@ CONFIGS = {
     "led": hf.LEDConfig, "transfo-xl": OldConfig, "reformer": hf.ReformerConfig,
     "bigbird_pegasus": hf.BigBirdPegasusConfig, "clip": hf.CLIPConfig,
     "clip_text_model": hf.CLIPTextConfig, "clip_vision_model": hf.CLIPVisionConfig,
+    "siglip": hf.SiglipConfig, "siglip_text_model": hf.SiglipTextConfig,
+    "siglip_vision_model": hf.SiglipVisionConfig,
 }  # fmt: skip
 
 
