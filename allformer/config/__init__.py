@@ -42,7 +42,7 @@ from allformer.config.head import (
 from allformer.config.pixel_head import PixelHead
 from allformer.config.reading_head import ReadingHead
 from allformer.config.teacher_head import TeacherHead
-from allformer.config.vector_head import VectorHead
+from allformer.config.vector_head import Probe, VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.two_towers import Contrast, TwoTowers
@@ -95,6 +95,7 @@ __all__ = [
     "Positive",
     "PretrainHead",
     "Probability",
+    "Probe",
     "ReadingHead",
     "Relative",
     "Reversible",

@@ -18,17 +18,17 @@ class Contrast(Head):
     """Cosines of all texts with all images, times e^s; each should find its own (CLIP).
 
     `text` and `image` make the vectors; the learned s starts at `scale`: ln(1/0.07), as published.
+    With a `bias`, learned from there on and added to the scores, each pair is judged by itself, by
+    a sigmoid (SigLIP, which starts with ln 10 and −10).
     """
 
     text: VectorHead
     image: VectorHead
     scale: float = 2.6592
+    bias: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.text.width != self.image.width or self.text.width is None:
-            must = f"must have the width of the image's vector, {self.image.width}"
-            refuse(self, "text", must, "give both VectorHeads one width")
         if self.text.output == self.image.output:
             must = f"has the output {self.text.output!r}, as the image has"
             refuse(self, "text", must, 'try output="text_embeds" and output="image_embeds"')
@@ -56,6 +56,10 @@ class TwoTowers(Model):
             no_cross(self, name)
         self.head.text.fits(self.text)
         self.head.image.fits(self.vision)
+        sizes = self.head.text.size(self.text), self.head.image.size(self.vision)
+        if sizes[0] != sizes[1]:
+            must = f"has a text's vector of width {sizes[0]}, and an image's of {sizes[1]}"
+            refuse(self, "head", must, "give both VectorHeads one width")
         if not self.text.source.vocab:
             refuse(self, "text", "reads no tokens", "give it source=Tokens(…)")
         if self.vision.source.vocab:
@@ -66,4 +70,5 @@ class TwoTowers(Model):
             yield from stack.lines(name, n)
         yield from self.head.text.lines(self.text, "text vector")
         yield from self.head.image.lines(self.vision, "image vector")
-        yield Part("scale", "1", 1)
+        learned = 1 if self.head.bias is None else 2
+        yield Part("scale" if learned == 1 else "scale and bias", str(learned), learned)

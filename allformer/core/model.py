@@ -170,7 +170,7 @@ class Model(nn.Module, Generic[C]):
         self, found: Mapping[str, Mapping[str, Tensor]], targets: Mapping[str, Tensor]
     ) -> bool:
         """Whether padding is computed too: a head scores it, or reads a first column that is it."""
-        if self.head is not None and self.head.reads_padding and targets:
+        if self.head is not None and self.head.reads_padding and (targets or not self.head.targets):
             return True
         mask = next(iter(found.values())).get("attention_mask")
         if mask is None or torch.compiler.is_compiling() or not self.reads_first:

@@ -83,12 +83,13 @@ class TwoTowersModel(Model[config.TwoTowers]):
         for name, head in {"text": self.head.text, "vision": self.head.image}.items():
             if not found[name]:
                 continue
-            sides = self._lay_out({name: found[name]})
+            whole = head.reads_padding or head.reads_first  # a column, padding or not
+            sides = self._lay_out({name: found[name]}, whole)
             states = self.hidden(sides, dtype=dtype, kernel=kernel)[name]
             side = sides[name]
             grid = side.layout.to_grid(states)
             answer = head.outputs(Hidden(states, side.layout, grid, side.ids))
-            vectors[head.config.output] = unit(answer[head.config.output])
+            vectors[head.config.output] = unit(answer[head.gives[-1]])
         return vectors
 
     def states(

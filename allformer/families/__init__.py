@@ -35,6 +35,8 @@ from allformer.families import (
     performer,
     reformer,
     roberta,
+    siglip,
+    siglip_towers,
     t5,
     transfo_xl,
     vit,
@@ -46,9 +48,14 @@ from allformer.families.family import Family
 _ALL = (
     bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
     bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, deit, dinov2, dinov2_with_registers, clip,
-    clip_text, clip_vision,
+    clip_text, clip_vision, siglip,
 )  # fmt: skip
-FAMILIES: dict[str, Family] = {family.FAMILY.name: family.FAMILY for family in _ALL}
+_FAMILIES = [
+    *(family.FAMILY for family in _ALL),
+    siglip_towers.TEXT_FAMILY,
+    siglip_towers.VISION_FAMILY,
+]
+FAMILIES: dict[str, Family] = {family.name: family for family in _FAMILIES}
 PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
 PRESETS |= {**linear_transformer.PRESETS, **linformer.PRESETS, **performer.PRESETS}
 for _family in FAMILIES.values():

@@ -1,4 +1,4 @@
-"""Planted bugs of CLIP: where a text ends, what is normed, how two towers are compared."""
+"""Planted bugs of CLIP and SigLIP: where a text ends, what is normed, how towers are compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from allformer.errors import ConfigError
 from tests.mutants.families import _written
 from tests.mutants.mutants import Mutant, bug
-from tests.parity import test_clip
+from tests.parity import test_clip, test_siglip
 
 
 def _check(kind: str, name: str) -> Callable[[], None]:
@@ -16,11 +16,14 @@ def _check(kind: str, name: str) -> Callable[[], None]:
 
 
 KILLERS: dict[str, Callable[[], None]] = {
-    "clip text": _check("text", "text"),
-    "clip text, old end": _check("text", "text, old end"),
-    "clip vision": _check("vision", "vision"),
-    "clip": _check("both", "both"),
-    "clip, trained": _check("contrast", "both"),
+    "clip text": _check("text", "clip text"),
+    "clip text, old end": _check("text", "clip text, old end"),
+    "clip vision": _check("vision", "clip vision"),
+    "clip": _check("both", "clip both"),
+    "clip, trained": _check("contrast", "clip both"),
+    "siglip": lambda: test_siglip.check_both(
+        test_siglip.WHOLE, _written(test_siglip, test_siglip.WHOLE.name)
+    ),
 }
 END, SCORES = "heads.vector:VectorHead._end", "heads.contrast:Contrast"
 
@@ -39,4 +42,10 @@ MUTANTS: list[Mutant] = [
         "torch.div(x, torch.linalg.vector_norm(x, dim=-1, keepdim=True))", "x", "clip"),
     bug("one way alone", "images are not told apart", f"{SCORES}.mismatch",
         "F.cross_entropy(scores.t(), own)", "F.cross_entropy(scores, own)", "clip, trained"),
+    bug("pairs that do not fit are not pushed apart", "every text fits every image",
+        f"{SCORES}.mismatch", "* torch.eye", "+ 0 * torch.eye", "siglip"),
+    bug("no bias", "far too many pairs fit at first", f"{SCORES}.compare",
+        "scores + self.bias.to(text.dtype)", "scores", "siglip"),
+    bug("a probe without its residual", "what it saw is lost", "heads.probe:Probe.forward",
+        "c + self.feed(self.norm(c))", "self.feed(self.norm(c))", "siglip"),
 ]  # fmt: skip

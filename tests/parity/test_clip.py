@@ -56,21 +56,21 @@ def both(
 
 
 TEXTS = [
-    Case("text", CLIPTextModel, text(), labels="none"),
-    Case("text, old end", CLIPTextModel, text(**OLD_END), labels="none"),
-    Case("text, gelu", CLIPTextModel, text(**ODD), labels="none"),
-    Case("text projected", CLIPTextModelWithProjection, text(), labels="none"),
+    Case("clip text", CLIPTextModel, text(), labels="none"),
+    Case("clip text, old end", CLIPTextModel, text(**OLD_END), labels="none"),
+    Case("clip text, gelu", CLIPTextModel, text(**ODD), labels="none"),
+    Case("clip text projected", CLIPTextModelWithProjection, text(), labels="none"),
 ]
 IMAGES = [
-    Case("vision", CLIPVisionModel, vision(), labels="none"),
-    Case("vision, grey", CLIPVisionModel, vision(num_channels=1, **ODD), labels="none"),
-    Case("vision projected", CLIPVisionModelWithProjection, vision(), labels="none"),
+    Case("clip vision", CLIPVisionModel, vision(), labels="none"),
+    Case("clip vision, grey", CLIPVisionModel, vision(num_channels=1, **ODD), labels="none"),
+    Case("clip vision projected", CLIPVisionModelWithProjection, vision(), labels="none"),
 ]
 WHOLE = [
-    Case("both", CLIPModel, both(), labels="none"),
-    Case("both, old end", CLIPModel, both(OLD_END, ODD), labels="none"),
+    Case("clip both", CLIPModel, both(), labels="none"),
+    Case("clip both, old end", CLIPModel, both(OLD_END, ODD), labels="none"),
 ]
-CLASSES = Case("classes", CLIPForImageClassification, both(num_labels=5), labels="class")
+CLASSES = Case("clip classes", CLIPForImageClassification, both(num_labels=5), labels="class")
 BY_NAME = {case.name: case for case in (*TEXTS, *IMAGES, *WHOLE, CLASSES)}
 
 
@@ -135,7 +135,7 @@ def test_a_vision_tower_agrees(case: Case, disk: dict[str, Path]) -> None:
 
 
 def test_classes_of_images_agree(disk: dict[str, Path]) -> None:
-    ours, theirs = af.load(disk["classes"]), zoo.fresh_oracle(CLASSES)
+    ours, theirs = af.load(disk["clip classes"]), zoo.fresh_oracle(CLASSES)
     inputs = {"pixel_values": images(), "labels": torch.tensor([0, 4, 2, 2])}
     compare(CLASSES, ours, theirs, inputs, "logits", "loss")
     zoo._compare_gradients(CLASSES, ours, theirs, inputs)
@@ -177,10 +177,10 @@ def test_files_round_trip(case: Case, disk: dict[str, Path], tmp_path: Path) -> 
 
 
 def test_a_tower_is_read_from_a_file_of_both(disk: dict[str, Path], tmp_path: Path) -> None:
-    whole = af.load(disk["both"])
+    whole = af.load(disk["clip both"])
     given = {"CLIPTextModel": texts(), "CLIPVisionModel": {"pixel_values": images()}}
     for name, inputs in given.items():
-        tower = af.load(disk["both"], architecture=name)
+        tower = af.load(disk["clip both"], architecture=name)
         ((_, states),) = whole.states(**inputs).items()
         assert torch.equal(tower(**inputs).last_hidden_state, states)
         af.save(tower, tmp_path / name)
@@ -196,11 +196,11 @@ def test_position_ids_and_prefixes_of_old_files_are_read(
         out = {f"text_model.{name}": x for name, x in tensors.items()}
         return out | {"text_model.embeddings.position_ids": torch.arange(13)[None]}
 
-    ours = af.load(rewrite(disk["text"], tmp_path / "old", older))
+    ours = af.load(rewrite(disk["clip text"], tmp_path / "old", older))
     zoo.compare(TEXTS[0], ours, zoo.oracle(TEXTS[0]), texts())
     wrong = {"text_model.embeddings.position_ids": torch.arange(13)[None] + 1}
     with pytest.raises(CheckpointError, match="position_ids"):
-        af.load(rewrite(disk["text"], tmp_path / "bad", lambda x: older(x) | wrong))
+        af.load(rewrite(disk["clip text"], tmp_path / "bad", lambda x: older(x) | wrong))
 
 
 def test_legacy_dicts_of_the_towers_count_before_the_configs() -> None:
@@ -233,7 +233,7 @@ def test_presets_have_the_published_sizes(name: str, parameters: int) -> None:
 
 
 def test_one_tower_alone_answers_and_misuse_is_refused(disk: dict[str, Path]) -> None:
-    model = af.load(disk["both"])
+    model = af.load(disk["clip both"])
     pictures, words = {"pixel_values": images(2)}, texts()
     seen, read = model(**pictures), model(**words)
     assert list(seen) == ["image_embeds"]
@@ -252,7 +252,7 @@ def test_one_tower_alone_answers_and_misuse_is_refused(disk: dict[str, Path]) ->
 
 def test_padding_on_the_left_changes_no_end(disk: dict[str, Path]) -> None:
     """transformers reads the first end token, which is padding then; here it is the text's own."""
-    model, inputs = af.load(disk["text projected"]), texts(fill=81)
+    model, inputs = af.load(disk["clip text projected"]), texts(fill=81)
     ids = inputs["input_ids"][1:2, :9]
     filled = torch.cat([torch.full((1, 4), 81), ids], 1)
     keep = torch.cat([torch.zeros(1, 4), torch.ones(1, 9)], 1).long()

@@ -32,6 +32,8 @@ CONFIGS = {
     "clip_text_model": hf.CLIPTextConfig, "clip_vision_model": hf.CLIPVisionConfig,
     "deit": hf.DeiTConfig, "dinov2": hf.Dinov2Config,
     "dinov2_with_registers": hf.Dinov2WithRegistersConfig,
+    "siglip": hf.SiglipConfig, "siglip_text_model": hf.SiglipTextConfig,
+    "siglip_vision_model": hf.SiglipVisionConfig,
 }  # fmt: skip
 
 

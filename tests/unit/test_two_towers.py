@@ -19,6 +19,7 @@ from allformer.config import (
     LearnedPlane,
     Norm,
     Patches,
+    Probe,
     Stack,
     Tokens,
     TwoTowers,
@@ -52,8 +53,20 @@ def test_the_tree_goes_to_json_and_back_and_counts_what_is_built() -> None:
     assert model.head.scale.item() == pytest.approx(2.6592)
 
 
-def test_our_own_layout_keeps_it(tmp_path: Path) -> None:
-    model = af.build(TREE, seed=0).eval()
+SIGMOID = Contrast(
+    VectorHead("last", 12, output="text_embeds", bias=True),
+    VectorHead(Probe(3, Feed(8)), output="image_embeds"),
+    scale=2.3,
+    bias=-10.0,
+)
+
+
+@pytest.mark.parametrize("head", [TREE.head, SIGMOID], ids=["softmax", "sigmoid"])
+def test_our_own_layout_keeps_it(head: Contrast, tmp_path: Path) -> None:
+    tree = replace(TREE, head=head)
+    assert af.config_from_json(tree.to_json()) == tree
+    model = af.build(tree, seed=0).eval()
+    assert af.count(tree).parameters == sum(p.numel() for p in model.parameters())
     af.save(model, tmp_path, family="allformer")
     again = af.load(tmp_path)
     assert torch.equal(again(**batch()).logits_per_text, model(**batch()).logits_per_text)
@@ -94,10 +107,11 @@ def test_half_precision_computes_both_towers() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Contrast(WORDS, replace(SIGHT, width=7)), "width"),
+        (lambda: replace(TREE, head=Contrast(WORDS, replace(SIGHT, width=7))), "width"),
         (lambda: Contrast(WORDS, replace(SIGHT, output="text_embeds")), "output"),
         (lambda: TwoTowers(VISION, VISION, Contrast(replace(WORDS, at="first"), SIGHT)), "tokens"),
         (lambda: TwoTowers(TEXT, TEXT, Contrast(WORDS, SIGHT)), "reads tokens"),
+        (lambda: config.EncoderOnly(VISION, VectorHead(Probe(5, Feed(8)))), "heads=5"),
         (lambda: config.EncoderOnly(VISION, WORDS), "looks for a token"),
         (lambda: config.EncoderOnly(VISION, Contrast(WORDS, SIGHT)), "TwoTowers"),
         (lambda: replace(TREE, text=replace(TEXT, source=Tokens(20))), "eos_id"),

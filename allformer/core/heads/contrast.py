@@ -35,14 +35,19 @@ class Contrast(Head):
         self.text = VectorHead(head.text, text, f"{path}.text")
         self.image = VectorHead(head.image, stack, f"{path}.image")
         self.scale = nn.Parameter(torch.empty(()))  # s
+        self.bias = None if head.bias is None else nn.Parameter(torch.empty(()))
 
     def reset_parameters(self) -> None:
         """As the config says."""
         nn.init.constant_(self.scale, self.config.scale)
+        if self.bias is not None:
+            nn.init.constant_(self.bias, self.config.bias)
 
     def compare(self, text: Tensor, image: Tensor) -> dict[str, Tensor]:
         """The scores of unit vectors B W and I W: I B, and the other way round."""
         scores = text @ image.t() * self.scale.exp().to(text.dtype)
+        if self.bias is not None:
+            scores = scores + self.bias.to(text.dtype)
         scores = tap(self, "scores", scores)  # B I
         return {"logits_per_image": scores.t(), "logits_per_text": scores}
 
@@ -55,6 +60,9 @@ class Contrast(Head):
                 f"return_loss=True with {texts} texts and {images} images: text i belongs to "
                 f"image i; give as many of each"
             )
+        if self.bias is not None:  # each pair by itself: it belongs together, or it does not
+            sign = 2 * torch.eye(texts, dtype=scores.dtype, device=scores.device) - 1
+            return -F.logsigmoid(sign * scores).sum(-1).mean()
         own = torch.arange(texts, device=scores.device)
         return (F.cross_entropy(scores, own) + F.cross_entropy(scores.t(), own)) / 2
 

@@ -43,9 +43,9 @@ class Head(nn.Module):
     """The module for a `head` slot.
 
     `gives` are the names of its outputs, `targets` those of the arguments that it learns from.
-    `reads_first`: it reads the first column, padding or not. `reads_padding`: with targets, it
-    scores every column. `writes`: what it gives is text, so the decoder of an encoder-decoder reads
-    what was written, not the input again.
+    `reads_first`: it reads the first column, padding or not. `reads_padding`: with targets, or
+    if it has none, it reads every column. `writes`: what it gives is text, so the decoder of an
+    encoder-decoder reads what was written, not the input again.
     """
 
     gives: tuple[str, ...] = ("logits",)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from allformer import config
 from allformer.core.heads.head import Head, Hidden
+from allformer.core.heads.probe import Probe
 from allformer.core.linear import Linear
 from allformer.core.norm import make_norm
 from allformer.core.pooling import at
@@ -30,17 +31,29 @@ class VectorHead(Head):
         self, head: config.VectorHead, stack: config.Stack, path: str, **given: Any
     ) -> None:
         super().__init__(head, stack, path)
-        self.reads_first = head.at == "first"
+        self.reads_first, self.reads_padding = head.at == "first", head.at == "last"
+        self.probe = None
+        if isinstance(head.at, config.Probe):
+            self.probe = Probe(head.at, stack.states, f"{path}.probe")
         self.norm = None if head.norm is None else make_norm(head.norm, stack.states)
-        self.out = None if head.width is None else Linear(stack.states, head.width, bias=False)
+        self.out = None if head.width is None else Linear(stack.states, head.width, head.bias)
         self.gives = ("pooler_output",) if self.out is None else ("pooler_output", head.output)
 
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
-        x = hidden.grid[:, 0] if self.reads_first else at(hidden.grid, self._end(hidden))
+        x = self._read(hidden)
         found = {"pooler_output": tap(self, "pooled", x if self.norm is None else self.norm(x))}
         if self.out is not None:
             found[self.config.output] = tap(self, "vector", self.out(found["pooler_output"]))
         return found
+
+    def _read(self, hidden: Hidden) -> Tensor:
+        """The state that speaks for the whole, B dim."""
+        if self.probe is not None:
+            state: Tensor = self.probe(hidden.grid, hidden.keep)
+            return state
+        if self.config.at in ("first", "last"):
+            return hidden.grid[:, 0 if self.reads_first else -1]
+        return at(hidden.grid, self._end(hidden))
 
     def _end(self, hidden: Hidden) -> Tensor:
         """The place of the text's end, B: the first one, for many fill rows up with end tokens.
