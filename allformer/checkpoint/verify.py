@@ -51,8 +51,9 @@ class Comparison:
 def sample_inputs(model: config.Model, most: int = WIDTH) -> dict[str, Tensor]:
     """The same random batch each time, of texts of at most `most` tokens."""
     make = torch.Generator().manual_seed(SEED)
-    ends = isinstance(model.head, config.VectorHead)  # which may look for one
-    decoding = isinstance(model, config.DecoderOnly) and not ends
+    if isinstance(model.reader.source, config.Patches):
+        return {"pixel_values": _images(model.reader.source, make)}
+    decoding = isinstance(model, config.DecoderOnly) and not _seeks_end(model)
     tokens = model.reader.tokens
     width = min(most, model.reader.longest or most)
     ids = torch.randint(0, tokens.vocab, (ROWS, width), generator=make)
@@ -79,37 +80,29 @@ def _images(source: config.Source, make: torch.Generator) -> Tensor:
     return torch.randn(ROWS, source.channels, *source.image, generator=make)
 
 
+def _seeks_end(model: config.Model) -> bool:
+    """Whether a head looks for the first end of a text."""
+    return isinstance(model.head, config.VectorHead)
+
+
 @torch.no_grad()
 def verify(
     ours: AnyModel, other: Any, between: tuple[str, str], most: int = WIDTH
 ) -> list[Comparison]:
     """Run both in fp32 and compare what both give, where there is no padding."""
-    source = ours.config.reader.source
-    if isinstance(source, config.Patches):
-        return _verify_images(ours, other, between, source)
     inputs = sample_inputs(ours.config, most)
     if isinstance(ours.config.head, config.ClassHead | config.SpanHead):
         inputs.pop("decoder_input_ids", None)
-    keep = inputs["attention_mask"].bool()
-    a, b = (wide(x)(**inputs, **_marks(x, inputs["input_ids"])) for x in (ours, other))
+    ids = inputs.get("input_ids", torch.zeros(ROWS, 1))  # none of an image
+    keep = inputs.get("attention_mask", torch.ones_like(ids)).bool()
+    a, b = (wide(x)(**inputs, **_marks(x, ids)) for x in (ours, other))
     found = []
     for name, x, y in _both(a, b):
         if x.ndim > 1 and x.shape[:2] == keep.shape and "decoder_input_ids" not in inputs:
             x, y = x[keep], y[keep]
-        found.append(_compared(between, name, x, y, _told(keep.shape[1])))
+        gap, largest = (x - y).abs().max().item(), y.abs().max().item()
+        found.append(Comparison(between, name, gap, largest, inputs=_told(inputs)))
     return found
-
-
-def _verify_images(
-    ours: AnyModel, other: Any, between: tuple[str, str], source: config.Patches
-) -> list[Comparison]:
-    """The same with random images of the model's own size."""
-    make = torch.Generator().manual_seed(SEED)
-    pixels = _images(source, make)
-    a, b = (wide(x)(pixel_values=pixels) for x in (ours, other))
-    height, width = source.image
-    told = f"{ROWS} random images of {height} × {width} pixels, seed {SEED}"
-    return [_compared(between, name, x, y, told) for name, x, y in _both(a, b)]
 
 
 def _both(a: Any, b: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -120,13 +113,15 @@ def _both(a: Any, b: Any) -> Iterator[tuple[str, Tensor, Tensor]]:
             yield name, x, y
 
 
-def _compared(between: tuple[str, str], name: str, x: Tensor, y: Tensor, told: str) -> Comparison:
-    gap, largest = (x - y).abs().max().item(), y.abs().max().item()
-    return Comparison(between, name, gap, largest, inputs=told)
-
-
-def _told(width: int) -> str:
-    return f"{ROWS} rows of up to {width} random ids, padded on the right, seed {SEED}"
+def _told(inputs: dict[str, Tensor]) -> str:
+    said = []
+    if "input_ids" in inputs:
+        width = inputs["input_ids"].shape[1]
+        said.append(f"{ROWS} rows of up to {width} random ids, padded on the right")
+    if "pixel_values" in inputs:
+        height, width = inputs["pixel_values"].shape[-2:]
+        said.append(f"{ROWS} random images of {height} × {width} pixels")
+    return f"{', '.join(said)}, seed {SEED}"
 
 
 def _marks(model: Any, ids: Tensor) -> dict[str, Tensor]:
