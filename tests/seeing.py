@@ -48,6 +48,15 @@ def clip(path: Path) -> Path:
     return path
 
 
+def siglip(path: Path) -> Path:
+    """SigLIP's towers with the tokeniser and the processor of `clip`."""
+    clip(path)
+    text = {**SIZES, "vocab_size": 190, "max_position_embeddings": 48, "pad_token_id": 189}
+    config = hf.SiglipConfig(text_config=text, vision_config=dict(SIGHT))
+    make_loud(hf.SiglipModel(config), tables=None).save_pretrained(path)
+    return path
+
+
 def pictures(folder: Path, count: int = 5) -> list[str]:
     """Pictures of several sizes, with their paths in order."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -92,6 +92,7 @@ def _asked(
 
     def score(pixels: Tensor) -> Tensor:
         images = model(pixel_values=pixels)[model.config.head.image.output]
-        return widen(model.head.compare(texts, images)["logits_per_image"]).softmax(-1)
+        logits = widen(model.head.compare(texts, images)["logits_per_image"])
+        return logits.softmax(-1) if model.head.bias is None else logits.sigmoid()  # SigLIP's
 
     return names, score

@@ -64,7 +64,8 @@ def _how(pipeline: ImagePipeline, pooling: str | None) -> Callable[[Tensor], Ten
     model, tree = pipeline.model, pipeline.model.config
     head: Any = tree.head.image if isinstance(tree, config.TwoTowers) else tree.head
     if pooling is None and isinstance(head, config.VectorHead):
-        name = "pooler_output" if head.width is None else head.output
+        alone = head.width is None and not isinstance(tree, config.TwoTowers)
+        name = "pooler_output" if alone else head.output
         return lambda pixels: model(pixel_values=pixels)[name]
     source = tree.writer.source
     assert isinstance(source, config.Patches)  # the pipeline sees

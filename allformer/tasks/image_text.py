@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from allformer.errors import LengthError
 from allformer.images.processor import WORKERS
@@ -66,7 +67,11 @@ def text_vectors(pipeline: ImagePipeline, texts: Sequence[str]) -> Tensor:
     given: dict[str, Any] = {
         name: found[name].to(pipeline.model.device) for name in ("input_ids", "attention_mask")
     }
-    name = pipeline.model.config.head.text.output  # type: ignore[union-attr]
+    head = pipeline.model.config.head.text  # type: ignore[union-attr]
+    if head.at == "last" and limit is not None:  # SigLIP was taught with rows filled up, unmasked
+        pad, missing = pipeline.tokenizer.special_ids["pad"], limit - found.width
+        given = {"input_ids": F.pad(given["input_ids"], (0, missing), value=pad)}
+    name = head.output
     with torch.inference_mode():
         vectors: Tensor = pipeline.model(**given)[name]
     return vectors

@@ -88,6 +88,24 @@ def test_other_families_that_see_are_classified_and_embedded_too(kind, tmp_path)
     torch.testing.assert_close(mean, states[:, front:].mean(1), atol=1e-5, rtol=1e-5)
 
 
+def test_siglip_reads_rows_filled_up_and_scores_each_pair_by_itself(there, tmp_path):
+    path, photo = seeing.siglip(tmp_path / "siglip"), photos(there)[0]
+    kit = af.open_image_pipeline(path)
+    texts = [f"This is a photo of {word}." for word in WORDS]
+    ids = hf.CLIPTokenizer.from_pretrained(path)(
+        texts, padding="max_length", max_length=48, return_tensors="pt"
+    ).input_ids
+    pixels = kit.processor([photo])
+    theirs = hf.SiglipModel.from_pretrained(path).eval()
+    with torch.no_grad():
+        out = theirs(input_ids=ids, pixel_values=pixels)
+    found = {x.label: x.score for x in af.classify_image(kit, photo, labels=WORDS, top=len(WORDS))}
+    wanted = dict(zip(WORDS, out.logits_per_image[0].sigmoid().tolist(), strict=True))
+    assert found == pytest.approx(wanted, abs=2e-6)
+    vector = af.embed_image(kit, photo)
+    torch.testing.assert_close(vector, out.image_embeds[0], atol=2e-6, rtol=0)
+
+
 def test_zero_shot_gives_the_pipelines_labels_and_scores(there):
     pipe = hf.pipeline(
         "zero-shot-image-classification",
