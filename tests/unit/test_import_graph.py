@@ -30,7 +30,10 @@ LEVELS = [
 # A word for the user that nothing below calls: `model.generate(…)`, imported when it is called.
 WORDS = {("allformer.core.model", "allformer.generate.generate")}
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
-HEAVY = ["matplotlib", "rich", "typer", "tokenizers", "transformers", "tensorboard", "sacrebleu"]
+HEAVY = [
+    "matplotlib", "rich", "typer", "tokenizers", "transformers", "tensorboard", "sacrebleu",
+    "torch._dynamo",
+]  # fmt: skip
 
 
 def sources() -> dict[str, str]:
