@@ -27,6 +27,7 @@ from allformer.auditor.lab import (
 from allformer.cli.audit import _Watch
 from allformer.cli.main import app
 
+
 def cases():
     """Every bug in every style; `make test` takes one style of each, another for the next bug."""
     for number, bug in enumerate(BUGS):
