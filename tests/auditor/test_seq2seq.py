@@ -312,7 +312,7 @@ def optional(module, source, target, source_keep=None, keep=None):
     return module(source, target, number if source_keep is None else source_keep.sum(1)).y
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [counted, optional])
 def test_a_call_function_may_count_the_mask(call):
     report = audit(Told(), "seq2seq", vocab=V, call=call)
