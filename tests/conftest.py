@@ -13,6 +13,8 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
+from collections.abc import Iterator
 
 # Some virtual machines announce matrix units (AMX) that they do not have: torch's bf16 products
 # then end in an illegal instruction. Read by oneDNN at its first use; processes inherit it.
@@ -68,6 +70,19 @@ def pytest_collection_finish() -> None:
 def thorough(pytestconfig: pytest.Config) -> bool:
     """True in `make test-all`: try everything, however long it takes."""
     return bool(pytestconfig.getoption("--all"))
+
+
+@pytest.fixture(autouse=True)
+def _undrawn() -> Iterator[None]:
+    """A short run without the picture of its loss, which takes a third of it; the runs that several
+    tests of a file share have theirs."""
+    metrics = sys.modules.get("allformer.train.metrics")
+    if metrics is None:
+        yield
+        return
+    draw, metrics.draw_loss = metrics.draw_loss, lambda rows, path: None
+    yield
+    metrics.draw_loss = draw
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sys
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
@@ -26,10 +27,16 @@ from allformer.auditor.lab import (
 from allformer.cli.audit import _Watch
 from allformer.cli.main import app
 
-CASES = [(bug, style) for bug in BUGS for style in bug.styles]
+
+def cases():
+    """Every bug in every style; `make test` takes one style of each, another for the next bug."""
+    for number, bug in enumerate(BUGS):
+        for place, style in enumerate(bug.styles):
+            marks = [] if place == number % len(bug.styles) else [pytest.mark.slow]
+            yield pytest.param(bug, style, marks=marks, id=f"{bug.name}-{style}")
 
 
-@pytest.mark.parametrize(("bug", "style"), CASES, ids=[f"{b.name}-{s}" for b, s in CASES])
+@pytest.mark.parametrize(("bug", "style"), cases())
 def test_the_right_check_names_the_bug(bug, style):
     report = audit(planted(bug, style), bug.shape, vocab=VOCAB, pad=bug.pad, only=[bug.check])
     assert bug.check in report.checks, report.text()
@@ -85,7 +92,16 @@ def stop_at(count):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def quick():
+    """The lab's audits look for the few bugs alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        only = [bug.check for bug in FEW]
+        patch.setattr("allformer.auditor.run.audit", partial(audit, only=only))
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(quick, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
     teach(out, steps=4, bugs=FEW)
     return out
@@ -146,8 +162,11 @@ def test_a_lab_of_other_settings_begins_anew_and_says_so(whole, tmp_path, change
 
 
 @pytest.fixture
-def command(monkeypatch, tmp_path):
-    """`allformer audit --teach` of a few bugs and steps; `stop` is when Ctrl-C comes."""
+def command(whole, monkeypatch, tmp_path):
+    """`allformer audit --teach` of a few bugs, measured before; `stop` is when Ctrl-C comes."""
+    rows = json.loads((whole / "lab.json").read_text(encoding="utf-8"))["rows"]
+    measured = lambda steps, bugs, have: iter(rows[len(have) :])  # noqa: E731
+    monkeypatch.setattr(sys.modules["allformer.auditor.lab.teach"], "_measure", measured)
 
     def run(*arguments, stop=None):
         def few(out, lang, *, say, show):

@@ -150,7 +150,7 @@ def test_sound_decoders_stay_quiet(options):
     assert first(Padded(**options), vocab=V) is None
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("options", "check"), [
     ({"sign": True}, "positions.frequencies"),
     ({"rotary": "whole"}, "positions.frequencies"),

@@ -39,7 +39,7 @@ def hugging_face(name):
     return getattr(transformers, model)(getattr(transformers, config)(**sizes)), kind
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", HUGGING_FACE)
 def test_transformers_models_have_no_findings(name):
     model, kind = hugging_face(name)
@@ -62,6 +62,7 @@ def test_a_stock_encoder_has_the_one_true_finding(norm_first):
     assert report.checks == {"layers.identical"}, report.text()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("module", "kind"),
     [
@@ -83,7 +84,7 @@ OURS = {"EncoderDecoder": "seq2seq", "EncoderOnly": "encoder", "DecoderOnly": "d
 BY_CHOICE = {"own scale": "unscaled", "no positions": "no-positions"}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", ["seq2seq modern", "decoder paper", "decoder modern", "encoder paper", "two vocabularies", "layers that differ", "own scale", "no positions", "linear", "random features", "low rank"])  # fmt: skip  # noqa: E501
 def test_our_models_have_no_findings(name):
     config = SPREAD[name]
@@ -100,7 +101,7 @@ def test_batch_and_heads_of_one_size():
     assert audit(model, "block").ok
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", HUGGING_FACE)
 def test_our_families_have_no_findings(name, tmp_path):
     model, kind = hugging_face(name)

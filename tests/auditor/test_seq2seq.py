@@ -116,7 +116,7 @@ class Pair(nn.Module):
         return {"logits": logits, "loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten())}
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("odd", ["", "counted", "infinite", "step by step"])
 def test_sound_pairs_have_no_findings(odd):
     report = audit(Pair(odd), "seq2seq")
@@ -127,7 +127,7 @@ def test_sound_pairs_have_no_findings(odd):
         assert "positions count the padding" in report.not_applicable["positions.left_padding"]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("odd", "check", "said"),
     [
@@ -279,6 +279,7 @@ class BatchFirst(nn.Module):
         return self.out(self.core(source, target, tgt_mask=mask))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("forgotten", ["", "the encoder", "both sides"])
 def test_rows_that_mix_where_batch_first_is_forgotten(forgotten):
     report = audit(BatchFirst(forgotten), "seq2seq", only=["batch.mixing"])
@@ -311,7 +312,7 @@ def optional(module, source, target, source_keep=None, keep=None):
     return module(source, target, number if source_keep is None else source_keep.sum(1)).y
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [counted, optional])
 def test_a_call_function_may_count_the_mask(call):
     report = audit(Told(), "seq2seq", vocab=V, call=call)

@@ -166,7 +166,7 @@ def built(kind, **options):
 # --- an encoder that is causal -------------------------------------------------------------------
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("causal", [(True, True), (False, True)])
 def test_a_causal_encoder_is_named(style, causal):
@@ -175,6 +175,7 @@ def test_a_causal_encoder_is_named(style, causal):
     assert f"{sum(causal)} of 2" in report.findings[0].evidence
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("style", STYLES)
 def test_an_encoder_that_sees_both_sides_is_clean(style):
     assert audit(built(Masked, style=style), "encoder", vocab=V).ok
@@ -236,7 +237,7 @@ def test_a_streaming_encoder_is_a_profile():
 # --- mixed evidence ------------------------------------------------------------------------------
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("causal", [(True, True, False), (False, True, True)])
 def test_without_a_kind_some_causal_layers_mean_a_decoder_that_leaks(style, causal):
@@ -257,7 +258,7 @@ def test_without_a_kind_layers_that_agree_are_believed(causal):
 # --- rotary positions under left padding ---------------------------------------------------------
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("style", ["hand", "einsum", "sdpa"])
 def test_rotary_positions_that_count_padding_are_named(style):
     wrong = built(Masked, style=style, causal=(True, True), rotary="all")
@@ -301,6 +302,7 @@ def test_complex_rotary_that_counts_padding_is_named():
 # --- sinusoids of another base -------------------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("base", [20.0, 1e3, 5e3])
 def test_sinusoids_of_a_small_base_are_named_with_their_reach(base):
     report = audit(built(Masked, base=base), "encoder", vocab=V)
@@ -317,6 +319,7 @@ def test_sinusoids_of_base_1000_say_how_far_they_reach_and_may_be_meant():
     assert any("1,000" in note for note in report.notes)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("base", [2e4, 1e5, 5e5])
 def test_sinusoids_of_a_large_base_are_a_note(base):
     report = audit(built(Masked, base=base), "encoder", vocab=V)

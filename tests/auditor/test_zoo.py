@@ -13,7 +13,7 @@ SLOW = {"lecture", "lecture, no dropout"}  # one module a head: many attentions
 FEW = [case for i, case in enumerate(PLANTED) if case[0] not in SLOW or i % 4 == 0]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_models_have_no_findings(name):
     build, kind, options = SOUND[name]
@@ -23,7 +23,7 @@ def test_sound_models_have_no_findings(name):
     assert not [r for r in report.not_applicable.values() if r.startswith("could not run")]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", ["nano", "mha encoder", "torch seq2seq", "meta llama", "alibi"])
 def test_bf16_models_have_no_findings(name):
     build, kind, _ = SOUND[name]
@@ -39,7 +39,7 @@ def test_the_kind_is_inferred(name):
     assert any("inferred" in line for line in report.inferred)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("model", "old", "new", "check"), FEW, ids=[f"{i}-{c[0]}-{c[3]}" for i, c in enumerate(FEW)]
 )

@@ -137,14 +137,16 @@ def check_training(name: str, side: str, path: Path) -> None:
     zoo.compare_training(case, af.load(path), theirs, inputs)
 
 
-@each
+@pytest.mark.every(2)
 @pytest.mark.parametrize("side", ["none", "right", "left"])
+@each
 def test_the_same_numbers(case, side, written):
     check_forward(case.name, side, written[case.name])
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", [c.name for c in CASES if c.labels != "none"])
+@pytest.mark.parametrize("side", ["right", "left"])
 def test_the_same_training(name, side, written):
     check_training(name, side, written[name])
 
@@ -422,6 +424,7 @@ def test_albert_deals_its_layers_out_to_groups():
     assert albert_family.share(2, 2, 2) == (2, 0, 3, 1)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("layers", range(1, 14))
 def test_any_number_of_groups_is_told_by_the_tree(layers):
     for groups in range(1, layers + 1):

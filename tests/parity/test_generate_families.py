@@ -51,6 +51,7 @@ def prompt(case: Case, theirs: Any) -> dict[str, Tensor]:
     return {name: inputs[name][:, -24:] if side == "left" else inputs[name] for name in keep}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_tokens(name, way, tmp_path):
@@ -87,6 +88,7 @@ def test_cached_is_uncached_and_a_row_alone_is_the_row_in_its_batch(name, tmp_pa
     assert row[skip : skip + len(alone)] == alone
 
 
+@pytest.mark.every(3)
 @pytest.mark.filterwarnings("ignore")  # both have much to say about such options
 @pytest.mark.parametrize("seed", [3, 8])
 @pytest.mark.parametrize("name", NAMES)

@@ -185,14 +185,16 @@ def check_training(name: str, side: str, path: Path) -> None:
     zoo.compare_training(case, af.load(path), theirs, inputs)
 
 
-@each
+@pytest.mark.every(2)
 @pytest.mark.parametrize("side", ["none", "right", "left"])
+@each
 def test_the_same_numbers(case, side, written):
     check_forward(case.name, side, written[case.name])
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", [c.name for c in CASES if c.labels != "none"])
+@pytest.mark.parametrize("side", ["right", "left"])
 def test_the_same_training(name, side, written):
     check_training(name, side, written[name])
 

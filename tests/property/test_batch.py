@@ -64,6 +64,7 @@ def check_order_matters(kind: str) -> None:
     assert apart.min() > 1e-6
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("ragged", [False, True], ids=["full", "ragged"])
 @pytest.mark.parametrize("rows", BATCHES)
 @pytest.mark.parametrize("kind", KINDS)

@@ -77,6 +77,7 @@ def check_sees_the_past(kind: str) -> None:
 DECODERS = [kind for kind in KINDS if not kind.startswith("encoder")]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("padding", MASKS)
 @pytest.mark.parametrize("kind", DECODERS)

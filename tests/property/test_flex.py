@@ -116,6 +116,7 @@ def test_the_lists_are_as_long_as_the_window_not_as_the_row():
     assert sizes[1] == 16 * sizes[0]
 
 
+@pytest.mark.every(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("causal", "dilation"), [(False, 1), (True, 1), (False, 4)])
 @pytest.mark.parametrize("name", ["a row", "documents", "padded rows"])

@@ -262,6 +262,7 @@ FITS = [(k, s) for s in STATES for k in DECODERS if s == "own" or k not in OWN]
 CUT = [(kind, state) for kind, state in FITS if state != "own"] + [(k, "own") for k in OWN]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("left_padded", [False, True], ids=["unpadded", "left-padded"])
 @pytest.mark.parametrize(("kind", "state"), FITS)
 def test_stepping_gives_the_logits_of_the_whole_text(kind, state, left_padded):

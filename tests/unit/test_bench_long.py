@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from functools import partial
@@ -26,6 +27,18 @@ from tests.models import PAPER, decoder_only, encoder_only
 from tests.tiny import checkpoint  # noqa: F401  (a fixture)
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_garbage():
+    """What other tests left is not looked through again before each measurement."""
+    gc.freeze()
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """The command, with one round of calls in place of seconds of them."""
+    monkeypatch.setattr("allformer.bench.compare", partial(compare, budget=0.0))
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +167,7 @@ def test_random_tokens_are_no_padding():
     assert not (random_ids(model, 5000) == model.config.encoder.tokens.pad_id).any()
 
 
-def test_the_command_prints_a_table_json_and_a_picture(tmp_path):
+def test_the_command_prints_a_table_json_and_a_picture(tmp_path, brief):
     picture = tmp_path / "long.png"
     call = ["bench", "long", "original-tiny", "--length", "64", "--mechanisms", "window:8"]
     call += ["--device", "cpu"]
@@ -170,6 +183,7 @@ def test_the_command_prints_a_table_json_and_a_picture(tmp_path):
 
 def test_a_checkpoint_reads_a_text_again_and_again_and_its_nearness_is_judged(
     tmp_path,
+    brief,
     checkpoint,  # noqa: F811
 ):
     text = tmp_path / "text.txt"

@@ -32,6 +32,7 @@ WORDS = {("allformer.core.model", "allformer.generate.generate")}
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 HEAVY = [
     "matplotlib", "rich", "typer", "tokenizers", "transformers", "tensorboard", "sacrebleu", "PIL",
+    "torch._dynamo",
 ]  # fmt: skip
 
 

@@ -58,8 +58,9 @@ Parts = dict[str, list[Sentence]]
 
 
 @pytest.fixture(scope="module")
-def parts() -> Parts:
-    return split_sentences(seed=0, pairs=240_000)
+def parts(thorough: bool) -> Parts:
+    """A quarter of the phrasebook that comes without asking; `make test-all` takes it whole."""
+    return split_sentences(seed=0, pairs=240_000 if thorough else 60_000)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +76,10 @@ def _words(sentences: list[Sentence]) -> list[str]:
 # The corpus as a whole ---------------------------------------------------------------------------
 
 
-def test_sizes_are_as_asked(parts: Parts) -> None:
+def test_sizes_are_as_asked(parts: Parts, thorough: bool) -> None:
+    held_out = 2_000 if thorough else 500
     sizes = {part: len(drawn) for part, drawn in parts.items()}
-    assert sizes == {"train": 236_000, "validation": 2_000, "test": 2_000}
+    assert sizes == {"train": 118 * held_out, "validation": held_out, "test": held_out}
 
 
 def test_either_language_determines_the_other(corpus: list[Sentence]) -> None:
@@ -107,8 +109,9 @@ def test_vocabulary_is_small_and_every_form_is_frequent_in_train(parts: Parts) -
     characters = Counter("".join(s.zh for s in parts["train"]))
     assert 350 <= len(words) <= 400
     assert 250 <= len(characters) <= 400
-    assert min(words.values()) >= 300, words.most_common()[-5:]
-    assert min(characters.values()) >= 300, characters.most_common()[-5:]
+    frequent = len(parts["train"]) // 800
+    assert min(words.values()) >= frequent, words.most_common()[-5:]
+    assert min(characters.values()) >= frequent, characters.most_common()[-5:]
     rows = [n.en for n in NOUNS] + [v.base for v in (*VERBS, GIVE)] + [a.en for a in ADJECTIVES]
     rows += [p.en for p in (*RELATIONS, *PEOPLE, *NAMES)] + list(PLACES)
     assert {word for row in rows for word in row.lower().split()} <= words.keys()
@@ -318,7 +321,7 @@ def test_two_is_liang_only_where_things_are_counted() -> None:
     assert number(90) == ("ninety", "九十")
 
 
-# Checked by hand, one for each thing that the grammar does; all are in the corpus of seed 0.
+# Checked by hand, one for each thing that the grammar does; all are in the whole of seed 0.
 CHECKED = [
     ("There are two books on the table.", "桌子上有两本书。"),
     ("I have three cats.", "我有三只猫。"),
@@ -351,9 +354,11 @@ CHECKED = [
 ]
 
 
-def test_pairs_that_we_checked_by_hand(corpus: list[Sentence]) -> None:
+def test_pairs_that_we_checked_by_hand(corpus: list[Sentence], thorough: bool) -> None:
     translation = {s.en: s.zh for s in corpus}
-    assert {en: translation.get(en) for en, _ in CHECKED} == dict(CHECKED)
+    found = {en: translation[en] for en, _ in CHECKED if en in translation}
+    assert found.items() <= dict(CHECKED).items()
+    assert len(found) >= (len(CHECKED) if thorough else 15), "a quarter has most of them"
 
 
 # What holds throughout the corpus ----------------------------------------------------------------
@@ -381,7 +386,7 @@ THROUGHOUT = [
 @pytest.mark.parametrize(("name", "en", "zh"), THROUGHOUT, ids=[name for name, _, _ in THROUGHOUT])
 def test_throughout(corpus: list[Sentence], name: str, en: str, zh: str) -> None:
     english_form, chinese_form = re.compile(en), re.compile(zh)
-    found = [s for s in corpus[::3] if english_form.search(s.en)]
+    found = [s for s in corpus if english_form.search(s.en)]
     assert len(found) > 20, name
     assert not [s for s in found if not chinese_form.search(s.zh)], name
 
@@ -398,5 +403,5 @@ def test_english_agrees(corpus: list[Sentence]) -> None:
         re.IGNORECASE,
     )
     # In a question "he" may come before a base form, since "does" has gone before it.
-    statements = (s for s in corpus[::2] if s.en.endswith("."))
+    statements = (s for s in corpus if s.en.endswith("."))
     assert not [s for s in statements if wrong.search(s.en)]

@@ -106,6 +106,7 @@ def tiny(seed: int) -> tuple[EncoderDecoderModel, Tensor]:
     return restless(config, seed, end=1.5), tokens(1, 5, seed, vocab=6)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("penalty", [-1.0, *PENALTIES])
 def test_enough_beams_find_the_best_of_all_sequences(penalty):
     everything = every_sequence(4)
@@ -138,6 +139,7 @@ def test_a_length_penalty_above_zero_favours_length():
     assert lengths[0] < lengths[1] < lengths[2]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("kind", ["paper", "modern"])
@@ -152,6 +154,7 @@ def test_a_score_is_the_log_probability_over_the_length_to_the_penalty(kind, bea
         assert found.scores[row] == pytest.approx(logp / len(said) ** penalty, rel=1e-9)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("kind", ["paper", "modern"])
@@ -182,6 +185,7 @@ def test_padding_and_start_are_never_said_however_likely(beams):
 # --- batches, caches, rows that leave ----------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("kind", ["paper", "modern"])
@@ -195,6 +199,7 @@ def test_a_sentence_in_a_ragged_batch_is_what_it_is_alone(kind, beams, side):
         same(single, Found([batch.ids[row]], [batch.scores[row]], [batch.ended[row]]))
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("beams", [1, 2, 5])
 @pytest.mark.parametrize("kind", ["paper", "modern"])
@@ -319,7 +324,7 @@ def test_greedy_says_what_transformers_says(seed, end):
         assert spoken(found, row) == theirs_said(want[row])
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("beams", [2, 3, 5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,9 +40,13 @@ def batch(*index: int, frame: Frame | None = None) -> PairBatch:
     return SEQ2SEQ.collate(PAIRS, np.array(index), frame)
 
 
-def fresh(dtype: torch.dtype = torch.float64) -> EncoderDecoderModel:
-    """The same loud model each time."""
-    model = make_loud(build(KINDS["seq2seq paper"], seed=0).to(dtype), seed=1)
+def fresh(dtype: torch.dtype = torch.float64, layers: int | None = None) -> EncoderDecoderModel:
+    """The same loud model each time, or its first layers alone."""
+    tree = KINDS["seq2seq paper"]
+    if layers is not None:
+        sides = {name: replace(s, blocks=s.blocks[:layers]) for name, s in tree.stacks.items()}
+        tree = replace(tree, **sides)
+    model = make_loud(build(tree, seed=0).to(dtype), seed=1)
     assert isinstance(model, EncoderDecoderModel)
     return model.train()
 
@@ -265,7 +270,7 @@ def test_a_compiled_step_over_many_framed_batches_compiles_once(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, **kw: plain(f, backend=counter, **kw))
     torch._dynamo.reset()
     frame = Frame(tokens=64, sentences=8, width=12)
-    eager, compiled = fresh(), fresh()
+    eager, compiled = fresh(layers=1), fresh(layers=1)  # the compiler takes seconds a layer
     steps = [
         Stepper(eager, SEQ2SEQ, StepSettings(optim=AdamW(eps=EPS))),
         Stepper(compiled, SEQ2SEQ, StepSettings(optim=AdamW(eps=EPS), compile=True)),

@@ -47,11 +47,17 @@ def say(line: str) -> None:
     """To nobody."""
 
 
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory) -> Path:  # noqa: F811
+    run = tmp_path_factory.mktemp("finished") / "run"
+    train(toy_recipe(data, steps=10), run, device="cpu")
+    return run
+
+
 @pytest.fixture
-def run(data, tmp_path) -> Path:  # noqa: F811
-    """A finished run of ten steps with checkpoints at 5 and 10."""
-    train(toy_recipe(data, steps=10), tmp_path / "run", device="cpu")
-    return tmp_path / "run"
+def run(finished, tmp_path) -> Path:
+    """A finished run of ten steps with checkpoints at 5 and 10, of one's own."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 # --- kill -9 -----------------------------------------------------------------------------------
@@ -166,15 +172,14 @@ def survives_kills(recipe, folder: Path, kills: int, seed: int = 0) -> None:
             same_weights(mine / "model.safetensors", theirs / "model.safetensors")
 
 
-@pytest.mark.parametrize("kind", [pytest.param("average", marks=pytest.mark.slow), "ema and best"])
-def test_a_run_that_is_killed_at_any_moment_is_the_run_that_was_not(
-    kind, data, tmp_path, thorough  # noqa: F811
-):  # fmt: skip
+@pytest.mark.slow  # `make test` kills it at chosen moments, above
+@pytest.mark.parametrize("kind", ["average", "ema and best"])
+def test_a_run_that_is_killed_at_any_moment_is_the_run_that_was_not(kind, data, tmp_path):  # noqa: F811
     """Micro-batches that are accumulated, dropout, a moving average, the best weights."""
     more = [] if kind == "average" else ["train.ema=0.9", "train.best=nll"]
     asked = ["log.tensorboard=false", "log.statistics=6", "log.every=3", "train.save_every=4"]
     recipe = make_recipe(toy_recipe(data, steps=40).plain(), [*asked, *more])
-    survives_kills(recipe, tmp_path, kills=25 if thorough else 4)
+    survives_kills(recipe, tmp_path, kills=25)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from allformer.core.compiling import constant
 from allformer.core.kernels.kernel import Case, Plan
 from allformer.core.look import Look
 
@@ -46,7 +47,7 @@ def _cudnn_serves(q: Tensor, k: Tensor, look: Look, dropout: float) -> bool:
     return half and _has_cudnn() and torch.cuda.get_device_capability(q.device)[0] == 9
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _has_cudnn() -> bool:
     version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     allowed: bool = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
+from allformer.core.compiling import constant
 from allformer.core.gathered import gathered
 from allformer.core.kernels.tiles import Tiles, fits, make_tiles, pad_tiles
 from allformer.core.kernels.tiles import attend as by_tiles
@@ -203,7 +204,7 @@ class Drawn(NamedTuple):
         return slots_of(mixer, self.heads, self.blocks, self.drawn)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _slots(*given: Any) -> Tensor:
     """Columns and times of `Slots`, 2 H n−2 c, on a device: `_slots(*drawn, "cpu")`. A graph that
     is compiled takes them as they are: it cannot draw."""

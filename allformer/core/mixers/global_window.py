@@ -24,6 +24,7 @@ from torch import Tensor
 from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
 from allformer.core.banded import Seen, banded
+from allformer.core.compiling import uncompiled
 from allformer.core.kernels import Case, attend
 from allformer.core.kernels.flash_global import (
     Marked,
@@ -261,7 +262,7 @@ class GlobalWindow(Mixer):
         return flat.view(rows, width, heads, size).transpose(1, 2)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@uncompiled
 def _find(marks: Tensor) -> Globals | None:
     """How many there are is a size, so a compiled graph ends before this and begins anew."""
     most = int(marks.sum(1).max())  # the one look at the device, for all layers
