@@ -97,5 +97,6 @@ MUTANTS: list[Mutant] = [
         "flows.reversible:_Reversed.backward", "grad if before is None else before + grad", "grad",
         "reversed, shared"),
     bug("the first column is laid elsewhere", "classes are read at another token",
-        "heads.classes:ClassHead.read", "hidden.grid[:, 0]", "hidden.grid[:, 1]", "reformer, left"),
+        "heads.classes:ClassHead.read", "return hidden.grid[:, 0]", "return hidden.grid[:, 1]",
+        "reformer, left"),
 ]  # fmt: skip
