@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import side_by_side, table, trained, write_result
+from side_by_side import add_arguments, side_by_side, table, trained, write_result
 
 import allformer as af
 from allformer.config import LSH
@@ -119,11 +119,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=64)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--minutes", type=float, default=60, help="then what runs is stopped")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compile", action="store_true", help="steps as one captured graph")
-    parser.add_argument("--set", action="append", default=[], help="change the recipe")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--result", help="where the figures go, as JSON")
+    add_arguments(parser)
     args = parser.parse_args()
     args.out = args.out.absolute()
     if args.one:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import side_by_side, table, trained, write_result
+from side_by_side import add_arguments, side_by_side, table, trained, write_result
 
 from allformer.evaluate.windows import text_nll
 from allformer.train.loop import open_objective
@@ -122,11 +122,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="instead of the recipes' own")
     parser.add_argument("--bytes", type=int, default=1_000_000, help="to validate on")
     parser.add_argument("--minutes", type=float, default=600, help="then what runs is stopped")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compile", action="store_true", help="steps as one captured graph")
-    parser.add_argument("--set", action="append", default=[], help="change both recipes")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--result", help="where the figures go, as JSON")
+    add_arguments(parser, "both recipes")
     args = parser.parse_args()
     args.data, args.out = args.data.absolute(), args.out.absolute()
     if args.one:

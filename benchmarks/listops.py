@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from side_by_side import side_by_side, table, trained, write_result
+from side_by_side import add_arguments, side_by_side, table, trained, write_result
 
 import allformer as af
 from allformer import config
@@ -214,11 +214,7 @@ def main() -> None:
     parser.add_argument("--timed", type=int, default=20, help="steps that are timed")
     parser.add_argument("--late", type=float, default=600, help="minutes: what runs is stopped")
     parser.add_argument("--side", type=int, default=16, help="trainings at a time")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compile", action="store_true", help="steps as one captured graph")
-    parser.add_argument("--set", action="append", default=[], help="change the recipe")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--result", help="where the figures go, as JSON")
+    add_arguments(parser)
     args = parser.parse_args()
     args.data, args.out = args.data.absolute(), args.out.absolute()
     if args.one:

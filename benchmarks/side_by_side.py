@@ -8,6 +8,7 @@ file. One that fails, or is late, has its last lines for a result, and the other
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -20,10 +21,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from allformer.train.loop import train
 
 _TAIL = 6  # lines of a log that tell why
 _PATIENCE = 5.0  # seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser, changed: str = "the recipe") -> None:
+    """What every script of trainings side by side is asked: `add_arguments(parser)`."""
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--compile", action="store_true", help="steps as one captured graph")
+    parser.add_argument("--set", action="append", default=[], help=f"change {changed}")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--result", help="where the figures go, as JSON")
 
 
 def side_by_side(

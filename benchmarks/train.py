@@ -16,17 +16,15 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from cases import CASES, Case
 from sides import Step
+from turns import turn
 
 BLOCK = 0.4  # seconds that a block shall last
 
@@ -97,24 +95,6 @@ def measure(case: Case, args: Any) -> tuple[dict[str, dict[str, float]], float]:
         name: {"ms": 1000 * statistics.median(times[name]), "gib": peaks[name]} for name in steps
     }
     return rows, limit
-
-
-@contextmanager
-def turn(path: str | None, of: int) -> Iterator[None]:
-    """Alone on the GPU among `of` processes that name the same file: none begins before all are
-    warm, so that nobody's compiling disturbs what is timed."""
-    if path is None:
-        yield
-        return
-    import fcntl
-
-    with open(path, "a") as file:
-        file.write(f"{os.getpid()}\n")
-    while len(Path(path).read_text().split()) < of:
-        time.sleep(0.2)
-    with open(path, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def block(step: Step, batches: Sequence[Any], before: list[float]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -109,15 +110,8 @@ def evaluate_texts(
         return _with_memory(pipeline, texts, length, stride, remembered, watch)
     length = _length(pipeline, length)
     stride = length // 2 if stride is None else stride
-    sums, budget = Sums(), BUDGET.get(model.device.type, BUDGET["cpu"])
-    encoded = [_ids(pipeline, text) for text in texts]
-    done = Counter(sum(len(ids) - 1 for ids, _ in encoded), watch)
-    for ids, counted in encoded:
-        nll = text_nll(
-            model, ids, length=length, stride=stride, batch_tokens=budget, advance=done.add
-        )
-        add(sums, counted, nll)
-    return {**sums.figures(), "length": length, "stride": stride}
+    read = partial(text_nll, model, length=length, stride=stride)
+    return {**_summed(pipeline, texts, read, watch), "length": length, "stride": stride}
 
 
 def _with_memory(
@@ -137,15 +131,20 @@ def _with_memory(
     model = pipeline.model
     own = memory_of(model, None) or memory
     length = min(own, LENGTH) if length is None else length
-    sums, budget = Sums(), BUDGET.get(model.device.type, BUDGET["cpu"])
+    read = partial(segment_nll, model, length=length, memory=memory)
+    return {**_summed(pipeline, texts, read, watch), "length": length, "memory": memory}
+
+
+def _summed(
+    pipeline: Pipeline, texts: Iterable[str], read: Callable[..., Any], watch: Watch
+) -> dict[str, Any]:
+    """The figures of all texts; `read(ids, batch_tokens=…, advance=…)` gives one's sums."""
+    sums, budget = Sums(), BUDGET.get(pipeline.model.device.type, BUDGET["cpu"])
     encoded = [_ids(pipeline, text) for text in texts]
     done = Counter(sum(len(ids) - 1 for ids, _ in encoded), watch)
     for ids, counted in encoded:
-        nll = segment_nll(
-            model, ids, length=length, memory=memory, batch_tokens=budget, advance=done.add
-        )
-        add(sums, counted, nll)
-    return {**sums.figures(), "length": length, "memory": memory}
+        add(sums, counted, read(ids, batch_tokens=budget, advance=done.add))
+    return sums.figures()
 
 
 def evaluate_masked(

@@ -12,8 +12,8 @@ from typing import Any
 
 from allformer.config import ClassHead, Contrast, EncoderOnly, Model, TwoTowers
 from allformer.families import clip_text, clip_vision, layer_map
+from allformer.families.clip_layers import WHY, read_width
 from allformer.families.clip_layers import kind as tower_kind
-from allformer.families.clip_layers import read_width
 from allformer.families.family import Family, fit, head_kind, named
 from allformer.families.fields import Fields
 from allformer.families.heads import class_head
@@ -116,7 +116,7 @@ def weights(model: Any, architecture: str) -> WeightMap:
             *layer_map.dense("head.out", "classifier"),
             # of the vector, which a classifier of patches does not read
             *(Unused(f"{post}.{x}", f"{norm}.{x}", apart=True) for x in ("weight", "bias")),
-            Ignored(f"{clip_vision.OTHERS}|{clip_vision.PROJECTION}", clip_vision.WHY),
+            Ignored(f"{clip_vision.OTHERS}|{clip_vision.PROJECTION}", WHY),
         ]
     return [
         *clip_text.stack_weights(model.text, "text", "text_model."),

@@ -6,14 +6,16 @@ from typing import Any
 
 from allformer.config import Attention, Block, Feed, Norm, Stack, VectorHead, repeat
 from allformer.families import activation, layer_map
-from allformer.families.family import expect, one
+from allformer.families.family import expect, fit, one
 from allformer.families.fields import Fields
 from allformer.families.kinds import LAYERS, NUMBER, WHOLE
+from allformer.families.weights import Ignored, Op, Same, WeightMap
 
 USUAL = {
     "num_hidden_layers": 12, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5,
     "attention_dropout": 0.0, "projection_dim": 512,
 }  # fmt: skip
+WHY = "of the whole CLIP"  # a tensor of a file of both towers that one alone leaves out
 LAYER: layer_map.Names = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.out": "self_attn.out_proj",
@@ -49,6 +51,20 @@ def read_width(fields: Fields, kind: str) -> int | None:
         return int(fields.take("projection_dim"))
     fields.inert(WHOLE, "projection_dim")
     return None
+
+
+def write_width(head: Any) -> dict[str, Any]:
+    """The inverse of `read_width`."""
+    width = fit(head, VectorHead, "gives no vector").width
+    return {} if width is None else {"projection_dim": width}
+
+
+def with_projection(ops: list[Op], projected: bool, own: str, others: str) -> WeightMap:
+    """A tower's tensors and its matrix `own`, which a tower that gives its state leaves out; a file
+    of both towers has the `others` too."""
+    if projected:
+        return [*ops, Same("head.out.weight", own), Ignored(others, WHY)]
+    return [*ops, Ignored(f"{others}|{own}", WHY)]
 
 
 def kind(model: Any) -> str:

@@ -20,12 +20,14 @@ from allformer.families.clip_layers import (
     read_layers,
     read_norm,
     read_width,
+    with_projection,
     write_layers,
+    write_width,
 )
 from allformer.families.family import Family, fit
 from allformer.families.fields import Fields
 from allformer.families.tokens import read_tokens, write_tokens
-from allformer.families.weights import Derived, Ignored, Op, Same, WeightMap
+from allformer.families.weights import Derived, Op, Same, WeightMap
 
 OLD_END = 2  # the id that means: look for the largest
 ARCHITECTURES = {"CLIPTextModel": "state", "CLIPTextModelWithProjection": "vector"}
@@ -36,7 +38,7 @@ TEXT = USUAL | {
 }  # fmt: skip
 PROJECTION = "text_projection.weight"
 # What a file of both towers has besides this one.
-OTHERS, WHY = r"vision_model\..*|visual_projection\.weight|logit_scale", "of the whole CLIP"
+OTHERS = r"vision_model\..*|visual_projection\.weight|logit_scale"
 
 
 def read_stack(fields: Fields) -> Stack:
@@ -87,18 +89,14 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnl
 def write(model: DecoderOnly) -> dict[str, Any]:
     """The tree → config.json."""
     stack = fit(model, DecoderOnly, "is not a causal tower").decoder
-    head = fit(model.head, VectorHead, "gives no vector")
-    width = {} if head.width is None else {"projection_dim": head.width}
-    return {**write_stack(stack), **width}
+    return {**write_stack(stack), **write_width(model.head)}
 
 
 def weights(model: DecoderOnly, architecture: str) -> WeightMap:
     """The map of a text tower's file; one of both towers will do."""
     projected = ARCHITECTURES[architecture] == "vector"
     ops = stack_weights(model.decoder, "decoder", "text_model." if projected else "")
-    if projected:
-        return [*ops, Same("head.out.weight", PROJECTION), Ignored(OTHERS, WHY)]
-    return [*ops, Ignored(f"{OTHERS}|{PROJECTION}", WHY)]
+    return with_projection(ops, projected, PROJECTION, OTHERS)
 
 
 FAMILY = Family(

@@ -19,11 +19,13 @@ from allformer.families.clip_layers import (
     read_layers,
     read_norm,
     read_width,
+    with_projection,
     write_layers,
+    write_width,
 )
 from allformer.families.family import Family, expect, fit
 from allformer.families.fields import Fields
-from allformer.families.weights import Derived, Ignored, Op, Reshaped, Same, WeightMap
+from allformer.families.weights import Derived, Op, Reshaped, Same, WeightMap
 
 ARCHITECTURES = {"CLIPVisionModel": "state", "CLIPVisionModelWithProjection": "vector"}
 VISION = USUAL | {
@@ -32,7 +34,7 @@ VISION = USUAL | {
 }  # fmt: skip
 PROJECTION = "visual_projection.weight"
 # What a file of both towers has besides this one.
-OTHERS, WHY = r"text_model\..*|text_projection\.weight|logit_scale", "of the whole CLIP"
+OTHERS = r"text_model\..*|text_projection\.weight|logit_scale"
 
 
 def read_stack(fields: Fields) -> Stack:
@@ -90,9 +92,7 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
 def write(model: EncoderOnly) -> dict[str, Any]:
     """The tree → config.json."""
     stack = fit(model, EncoderOnly, "is not an encoder").encoder
-    head = fit(model.head, VectorHead, "gives no vector")
-    width = {} if head.width is None else {"projection_dim": head.width}
-    return {**write_stack(stack), **width}
+    return {**write_stack(stack), **write_width(model.head)}
 
 
 def weights(model: EncoderOnly, architecture: str) -> WeightMap:
@@ -101,9 +101,7 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     base = "vision_model." if projected else ""
     ops = stack_weights(model.encoder, "encoder", base)
     ops += layer_map.dense("head.norm", f"{base}post_layernorm")
-    if projected:
-        return [*ops, Same("head.out.weight", PROJECTION), Ignored(OTHERS, WHY)]
-    return [*ops, Ignored(f"{OTHERS}|{PROJECTION}", WHY)]
+    return with_projection(ops, projected, PROJECTION, OTHERS)
 
 
 FAMILY = Family(

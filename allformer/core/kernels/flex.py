@@ -183,7 +183,7 @@ def near_blocks(
         seen, whole = judge(other, block) if turned else judge(block, other)
         seen = seen & inside
         whole = whole & seen
-        return *_ordered(seen & ~whole, other), *_ordered(whole, other)
+        return *ordered(seen & ~whole, other), *ordered(whole, other)
 
     kv, q = side(before, after, turned=False), side(after, before, turned=True)
     return BlockMask(
@@ -195,8 +195,9 @@ def near_blocks(
     )  # fmt: skip
 
 
-def _ordered(dense: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks each block sees, and which, those first: (R or 1) 1 blocks (M)."""
+def ordered(dense: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of the blocks `other` each block sees (`dense`, (R) blocks M), and which, those
+    first: (R or 1) 1 blocks, and (R or 1) 1 blocks M."""
     dense = dense if dense.dim() == 3 else dense[None]
     order = torch.argsort(dense.int(), dim=-1, descending=True, stable=True)
     which = other.expand_as(order).gather(-1, order)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from allformer.core.kernels.flex import BLOCK, call_flex
+from allformer.core.kernels.flex import BLOCK, call_flex, ordered
 
 
 def global_flex(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, scale: float) -> Tensor:
@@ -51,7 +51,7 @@ def global_blocks(
     whole = inner & _of_blocks(there, all)[:, None]  # need no comparison
     whole[:, -1] &= width % BLOCK == 0
     return BlockMask.from_kv_blocks(
-        *_ordered(seen & ~whole), *_ordered(whole), BLOCK, may, (width, width)
+        *ordered(seen & ~whole, number), *ordered(whole, number), BLOCK, may, (width, width)
     )
 
 
@@ -63,9 +63,3 @@ def _of_blocks(x: Tensor, quantor: Any) -> Tensor:
     """B T → B K: whether any, or all, of a block's tokens are."""
     blocks = F.pad(x, (0, -x.shape[1] % BLOCK)).view(len(x), -1, BLOCK)
     return blocks.any(-1) if quantor is any else blocks.all(-1)
-
-
-def _ordered(dense: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks each row of blocks sees, B 1 K, and which, B 1 K K: those first."""
-    order = torch.argsort(dense.int(), dim=-1, descending=True, stable=True).int()
-    return dense.sum(-1).int()[:, None], order[:, None]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, noop_mask
 
 from allformer.core.fused import HALF, has_triton
-from allformer.core.kernels.flex import BLOCK, LONG, SIZES, call_flex
+from allformer.core.kernels.flex import BLOCK, LONG, SIZES, call_flex, ordered
 from allformer.core.taps import listening
 
 if TYPE_CHECKING:
@@ -89,9 +89,7 @@ def _near(
     other = torch.cat([near, ends], 1)
     listed = torch.cat([(near >= 0) & (near < count), apart], 1)
     other = other.clamp(0, count - 1)
-    seen = listed & meet(block, other)
-    order = seen.int().argsort(dim=1, descending=True, stable=True)
-    return seen.sum(1).int()[None, None], other.gather(1, order).int()[None, None]
+    return ordered(listed & meet(block, other), other)
 
 
 def attend_ring(

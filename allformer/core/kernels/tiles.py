@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from allformer.core.fused import HALF, has_triton
-from allformer.core.kernels.flex import BLOCK, SIZES, call_flex
+from allformer.core.kernels.flex import BLOCK, SIZES, call_flex, ordered
 from allformer.core.random_blocks import Slots, table_of
 
 Pair = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -95,8 +95,8 @@ def _in_tiles(seen: Tensor, block: int, tiles: int) -> tuple[Tensor, Tensor]:
 
 def _ordered(dense: Tensor) -> tuple[Tensor, Tensor]:
     """How many tiles each row of tiles sees, and which: those first. H m m → 1 H m, 1 H m m."""
-    order = torch.argsort(dense.int(), dim=-1, descending=True, stable=True).int()
-    return dense.sum(-1).int()[None], order[None]
+    counts, which = ordered(dense, torch.arange(dense.shape[-1], device=dense.device))
+    return counts.transpose(0, 1), which.transpose(0, 1)  # a head is no row
 
 
 def _pair(random: Tensor, block: int, blocks: int) -> Pair:
