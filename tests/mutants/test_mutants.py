@@ -35,6 +35,11 @@ MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]
 DEAR = ("any json", "compiled loss")  # a second, where others take a hundredth
 
 
+def test_no_two_rooms_give_a_check_the_same_name():
+    """The second would stand for the first, and bugs meant for that one would not be looked for."""
+    assert len(KILLERS) == sum(len(room.KILLERS) for room in ROOMS)
+
+
 def killers(mutant: Mutant) -> list[str]:
     """In the order in which they are tried: the first stands alone in `make test`."""
     return sorted(mutant.killers, key=DEAR.__contains__)
