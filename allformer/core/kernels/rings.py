@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from allformer.core.chunks import Ring
     from allformer.core.mixers.mixer import Scene
 
-LENGTHS = 32  # it is compiled for each; texts of ever other lengths go by the plain form
 ALONE = -1e5  # a query's score with itself, where it may not look at itself unless alone
 
 
@@ -33,14 +32,7 @@ def serves(scene: Scene, own: Ring, tokens: int, size: int, drops: bool) -> bool
     long = tokens >= LONG and tokens // own.size > own.before + own.after
     fast = scene.kernel == "fast" and not drops and not listening()
     on_gpu = scene.device.type == "cuda" and has_triton()
-    if not (long and fast and on_gpu and scene.dtype in HALF and size in SIZES):
-        return False
-    if len(_lengths) < LENGTHS:
-        _lengths.add(tokens)
-    return tokens in _lengths
-
-
-_lengths: set[int] = set()  # that the kernel was compiled for
+    return long and fast and on_gpu and scene.dtype in HALF and size in SIZES
 
 
 def ring_blocks(own: Ring, tokens: int, device: torch.device) -> BlockMask:
@@ -93,8 +85,9 @@ def _near(
 
 
 def attend_ring(
-    q: Tensor, k: Tensor, v: Tensor, places: Tensor, own: Ring, blocks: BlockMask, itself: bool
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, places: Tensor, own: Ring, blocks: BlockMask, itself: bool,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q, k, v B H N D in order, at `places` (B H N) → the context, and how much each has seen.
 
     Not `itself`: a query looks at its own place only where there is nothing else.
@@ -106,21 +99,23 @@ def attend_ring(
     mine = copy.copy(blocks)
     mine.mask_mod = mask
     asked = AuxRequest(lse=True)
-    out, aux = call_flex(q, k, v, mine, 1.0, score_mod=score, return_aux=asked)
+    out, aux = call_flex(q, k, v, mine, scale, score_mod=score, return_aux=asked)
     return out, aux.lse
 
 
 def _hiding(at: Tensor, keep: Tensor | None, own: Ring, chunks: int) -> Any:
     """Flex's mask: True = may look. Everybody may look at its own place: no row is empty."""
-    size, before, after, causal = own.size, own.before, own.after, own.causal
+    size, causal = own.size, own.causal
+    # A kernel for any shape takes numbers, but no sums of them.
+    first, reach = own.before + chunks, own.before + own.after
 
     def may(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        far = (k // size - q // size + before + chunks) % chunks  # 0 … before + after are near
+        far = (k // size - q // size + first) % chunks  # 0 … reach are near
         here, there = at[b, h, q], at[b, h, k]
         seen = here >= there if causal else here >= 0
         if keep is not None:
             seen = seen & keep[b, there]
-        return (far <= before + after) & (seen | (here == there))
+        return (far <= reach) & (seen | (here == there))
 
     return may
 

@@ -25,10 +25,12 @@ Added = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Tiles(NamedTuple):
-    """What FlexAttention is given: who sees whom, and what is added to the scores."""
+    """What FlexAttention is given: who sees whom, what is added to the scores, and how its kernel
+    is made."""
 
     mask: BlockMask
     added: Added | None
+    options: dict[str, int] | None = None
 
 
 def fits(device: torch.device, dtype: torch.dtype, size: int, block: int) -> bool:
@@ -56,7 +58,9 @@ def make_tiles(
     if repeated:
         return Tiles(mask, _first_more(block, blocks, log(1 + repeated)))
     if bool((table > 1).any()):
-        return Tiles(mask, _by_table(table.clamp_min(1).float().log(), block))
+        logs = table.clamp_min(1).float().log()
+        # Stages that read ahead would keep a tile of these numbers each: more than a GPU has room.
+        return Tiles(mask, _by_table(logs, block), {"num_stages": 1})
     return Tiles(mask, None)
 
 
@@ -76,7 +80,8 @@ def pad_tiles(tiles: Tiles, keep: Tensor) -> Tiles:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, scale: float) -> Tensor:
     """q B H T D, k and v B G T D → B H T D."""
-    out: Tensor = call_flex(q, k, v, tiles.mask, scale, score_mod=tiles.added)
+    more = {"score_mod": tiles.added, "kernel_options": tiles.options}
+    out: Tensor = call_flex(q, k, v, tiles.mask, scale, **more)
     return out
 
 

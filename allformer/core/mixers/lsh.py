@@ -98,14 +98,16 @@ class LSH(Mixer):
         ranks = torch.arange(own.length, device=qk.device).expand_as(order)
         back = torch.empty_like(order).scatter_(-1, order, ranks)  # where each token has gone
         each = (*qk.shape[:2], order.shape[2], *qk.shape[2:])
-        sorted_qk, sorted_v = (
-            _moved(x[:, :, None].expand(each), order, back).flatten(2, 3) for x in (qk, v)
-        )  # B H R·L D
+
+        def sort(x: Tensor) -> Tensor:  # B H L D → B H R·L D
+            moved: Tensor = _moved(x[:, :, None].expand(each), order, back)
+            return moved.flatten(2, 3)
+
         if plan.blocks is not None:
-            k, at = self._keys(sorted_qk), order.flatten(2)
-            context, total = attend_ring(sorted_qk, k, sorted_v, at, own, plan.blocks, False)
+            q, k, u = sort(qk), sort(self._keys(qk)), sort(v)
+            context, total = attend_ring(q, k, u, order.flatten(2), own, plan.blocks, False)
         else:
-            context, total = self._attend(sorted_qk, sorted_v, order.flatten(2), own)
+            context, total = self._attend(sort(qk), sort(v), order.flatten(2), own)
         context = _moved(context.view(each), back, order)[:, :, :, :width]
         total = _moved(total.view(each[:-1]), back, order)[..., :width]
         return _merged(context, total)
@@ -204,11 +206,17 @@ def _buckets(qk: Tensor, hashes: Hashes, keep: Tensor | None) -> Tensor:
     for turns in hashes.turns.unbind(2):  # a round at a time: scores of all buckets are large
         bucket, times = torch.zeros((), dtype=torch.long, device=qk.device), 1
         for part in torch.split(qk @ turns, halves, dim=-1):
-            bucket = bucket + times * torch.cat([part, -part], -1).argmax(-1)
+            bucket = bucket + times * _farthest(part)
             times *= 2 * part.shape[-1]
         rounds.append(bucket)
     buckets = torch.stack(rounds, 2)
     return buckets if keep is None else buckets.masked_fill(~keep[:, None, None], times)
+
+
+def _farthest(x: Tensor) -> Tensor:
+    """argmax([x; −x]), … n → …, without making them one."""
+    most, least = x.max(-1), x.min(-1)
+    return torch.where(most.values >= -least.values, most.indices, x.shape[-1] + least.indices)
 
 
 def _itself(query: Tensor, key: Tensor) -> Tensor:
@@ -241,7 +249,15 @@ class _Moved(torch.autograd.Function):
 def _pick(x: Tensor, order: Tensor) -> Tensor:
     if x.ndim == order.ndim:
         return x.gather(3, order)
-    return x.gather(3, order[..., None].expand(*order.shape, x.shape[-1]))
+    if not x.stride(2):  # the rounds share one
+        x, many = x[:, :, :1], x.shape[0] * x.shape[1]
+    else:
+        many = x.shape[0] * x.shape[1] * x.shape[2]
+    starts = torch.arange(0, many * x.shape[3], x.shape[3], device=x.device)
+    rows, at = x.reshape(-1, x.shape[-1]), order + starts.view(*x.shape[:3], 1)
+    if rows.shape[-1] * rows.element_size() % 16:
+        return rows[at]
+    return rows.view(torch.complex128)[at].view(x.dtype)  # 16 bytes at a time
 
 
 _moved: Any = _Moved.apply
