@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +24,6 @@ from allformer.core.taps import listening
 if TYPE_CHECKING:
     from allformer.core.chunks import Ring
     from allformer.core.mixers.mixer import Scene
-
-ALONE = -1e5  # a query's score with itself, where it may not look at itself unless alone
 
 
 def serves(scene: Scene, own: Ring, tokens: int, size: int, drops: bool) -> bool:
@@ -40,24 +39,27 @@ def ring_blocks(own: Ring, tokens: int, device: torch.device) -> BlockMask:
 
     Only blocks that may be near are listed: nothing is as large as all pairs of them.
     """
-    chunks = tokens // own.size
+    return _ring_blocks(own.size, (own.before, own.after), tokens, str(device))
+
+
+@lru_cache(maxsize=64)
+def _ring_blocks(size: int, reach: tuple[int, int], tokens: int, on: str) -> BlockMask:
+    chunks, device = tokens // size, torch.device(on)
 
     def first(block: Tensor) -> Tensor:  # chunk of a block
-        return block * BLOCK // own.size
+        return block * BLOCK // size
 
     def last(block: Tensor) -> Tensor:
-        return ((block + 1) * BLOCK).clamp_max(tokens).sub(1) // own.size
+        return ((block + 1) * BLOCK).clamp_max(tokens).sub(1) // size
 
     def meet(q: Tensor, k: Tensor) -> Tensor:
-        low, high = first(q) - own.before, last(q) + own.after  # chunks that are looked at
+        low, high = first(q) - reach[0], last(q) + reach[1]  # chunks that are looked at
         turns = [(first(k) + n <= high) & (last(k) + n >= low) for n in (-chunks, 0, chunks)]
         return turns[0] | turns[1] | turns[2]
 
     count = -(-tokens // BLOCK)
     # a chunk may begin almost one chunk before the block that it reaches into
-    before, after = (
-        min(-(-(n + 1) * own.size // BLOCK) + 1, count) for n in (own.before, own.after)
-    )
+    before, after = (min(-(-(n + 1) * size // BLOCK) + 1, count) for n in reach)
     kv = _near(count, before, after, meet, device)
     q = _near(count, after, before, lambda k, q: meet(q, k), device)
     blocks: BlockMask = BlockMask(
@@ -121,7 +123,10 @@ def _hiding(at: Tensor, keep: Tensor | None, own: Ring, chunks: int) -> Any:
 
 
 def _alone(at: Tensor) -> Any:
+    """A query's score with itself, where it may not look at itself unless alone. Written out: a
+    kernel for any shape takes no floating-point number from outside."""
+
     def score(x: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return torch.where(at[b, h, q] == at[b, h, k], ALONE, x)
+        return torch.where(at[b, h, q] == at[b, h, k], -1e5, x)
 
     return score

@@ -56,7 +56,8 @@ def make_tiles(
     pair = _pair(slots.columns[..., 5:], block, blocks)
     mask = BlockMask.from_kv_blocks(*lists, BLOCK, pair, (length, length))
     if repeated:
-        return Tiles(mask, _first_more(block, blocks, log(1 + repeated)))
+        more = torch.full((), log(1 + repeated), device=table.device)
+        return Tiles(mask, _first_more(block, blocks, more))
     if bool((table > 1).any()):
         logs = table.clamp_min(1).float().log()
         # Stages that read ahead would keep a tile of these numbers each: more than a GPU has room.
@@ -120,7 +121,8 @@ def _pair(random: Tensor, block: int, blocks: int) -> Pair:
     return pair
 
 
-def _first_more(block: int, blocks: int, more: float) -> Added:
+def _first_more(block: int, blocks: int, more: Tensor) -> Added:
+    """`more` is a tensor: a kernel for any shape takes no floating-point number from outside."""
     last = blocks - 1
 
     def added(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ c length of a chunk, w keys of a chunk, D head size.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from allformer import config
 from allformer.core.chunks import ALONE, HIDDEN, Ring, past_of, ring, weigh
+from allformer.core.fused.sorting import farthest, merge_rounds, merged, moved
 from allformer.core.kernels.rings import attend_ring, ring_blocks, serves
 from allformer.core.layout import Layout
 from allformer.core.mixers.mixer import Mixer, Scene
@@ -100,17 +101,14 @@ class LSH(Mixer):
         each = (*qk.shape[:2], order.shape[2], *qk.shape[2:])
 
         def sort(x: Tensor) -> Tensor:  # B H L D → B H R·L D
-            moved: Tensor = _moved(x[:, :, None].expand(each), order, back)
-            return moved.flatten(2, 3)
+            return moved(x[:, :, None].expand(each), order, back).flatten(2, 3)
 
         if plan.blocks is not None:
             q, k, u = sort(qk), sort(self._keys(qk)), sort(v)
             context, total = attend_ring(q, k, u, order.flatten(2), own, plan.blocks, False)
         else:
             context, total = self._attend(sort(qk), sort(v), order.flatten(2), own)
-        context = _moved(context.view(each), back, order)[:, :, :, :width]
-        total = _moved(total.view(each[:-1]), back, order)[..., :width]
-        return _merged(context, total)
+        return merged(context.view(each), total.view(each[:-1]), order, back, width)
 
     def _order(
         self, qk: Tensor, own: Ring, hashes: Hashes, state: State | None, width: int
@@ -195,7 +193,7 @@ class LSH(Mixer):
             scores = scores.masked_fill(~there, HIDDEN.get(scores.dtype, -1e9))
         scores = scores.masked_fill(places == qk.shape[2] - 1, ALONE.get(scores.dtype, -1e5))
         weights, total = weigh(scores)
-        return _merged((weights[..., None, :] @ v), total[..., None])
+        return merge_rounds((weights[..., None, :] @ v), total[..., None])
 
 
 @torch.no_grad()
@@ -206,58 +204,12 @@ def _buckets(qk: Tensor, hashes: Hashes, keep: Tensor | None) -> Tensor:
     for turns in hashes.turns.unbind(2):  # a round at a time: scores of all buckets are large
         bucket, times = torch.zeros((), dtype=torch.long, device=qk.device), 1
         for part in torch.split(qk @ turns, halves, dim=-1):
-            bucket = bucket + times * _farthest(part)
+            bucket = bucket + times * farthest(part)
             times *= 2 * part.shape[-1]
         rounds.append(bucket)
     buckets = torch.stack(rounds, 2)
     return buckets if keep is None else buckets.masked_fill(~keep[:, None, None], times)
 
 
-def _farthest(x: Tensor) -> Tensor:
-    """argmax([x; −x]), … n → …, without making them one."""
-    most, least = x.max(-1), x.min(-1)
-    return torch.where(most.values >= -least.values, most.indices, x.shape[-1] + least.indices)
-
-
 def _itself(query: Tensor, key: Tensor) -> Tensor:
     return query[..., None] == key[..., None, :]
-
-
-def _merged(context: Tensor, total: Tensor) -> Tensor:
-    """The rounds by how much each has seen: B H R T D, B H R T → B H T D."""
-    if context.shape[2] == 1:
-        return context[:, :, 0]
-    share = total.softmax(2).to(context.dtype)
-    return (context * share[..., None]).sum(2)
-
-
-class _Moved(torch.autograd.Function):
-    """Tokens to other places: its backward moves gradients back, where autograd would sum them up
-    for any index."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor) -> Tensor:
-        ctx.save_for_backward(back)
-        return _pick(x, order)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (back,) = ctx.saved_tensors
-        return _pick(grads[0], back), None, None
-
-
-def _pick(x: Tensor, order: Tensor) -> Tensor:
-    if x.ndim == order.ndim:
-        return x.gather(3, order)
-    if not x.stride(2):  # the rounds share one
-        x, many = x[:, :, :1], x.shape[0] * x.shape[1]
-    else:
-        many = x.shape[0] * x.shape[1] * x.shape[2]
-    starts = torch.arange(0, many * x.shape[3], x.shape[3], device=x.device)
-    rows, at = x.reshape(-1, x.shape[-1]), order + starts.view(*x.shape[:3], 1)
-    if rows.shape[-1] * rows.element_size() % 16:
-        return rows[at]
-    return rows.view(torch.complex128)[at].view(x.dtype)  # 16 bytes at a time
-
-
-_moved: Any = _Moved.apply
