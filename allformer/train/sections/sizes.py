@@ -1,8 +1,9 @@
-"""Plain sizes as config trees: an encoder-decoder, a decoder, an encoder."""
+"""Plain sizes as config trees: an encoder-decoder, a decoder, an encoder, one over patches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from allformer.config import (
@@ -12,15 +13,19 @@ from allformer.config import (
     EncoderOnly,
     Feed,
     Learned,
+    LearnedPlane,
     Norm,
+    Patches,
     Pool,
     Stack,
     Tokens,
     repeat,
 )
+from allformer.errors import ConfigError
 from allformer.families.original import PAD, transformer
 
 _VOCAB = 1 << 10  # until the tokeniser says how large it is
+_SIDE = 8  # patches along a side, until the images are known
 
 
 def encoder_decoder(length: int, act: str | None, norm_at: str | None, **sizes: Any) -> Any:
@@ -62,6 +67,37 @@ def encoder(length: int, act: str | None, norm_at: str | None, **sizes: Any) -> 
     return EncoderOnly(stack, pool=Pool())
 
 
+def image_encoder(
+    patch: int, cls: bool, registers: int, drop_path: float, **sizes: Any
+) -> EncoderOnly:
+    """ViT's form, which transformers can open: norms before, a learned position for each patch.
+
+    The images' size and channels are not known yet: the objective puts them in. The last layer
+    drops its paths as often as is said, the first never, those between in proportion.
+    """
+    norm = Norm(eps=1e-12)
+    blocks = _blocks("gelu", "pre", norm, **sizes)
+    far = max(1, len(blocks) - 1)
+    blocks = tuple(replace(b, drop_path=drop_path * i / far) for i, b in enumerate(blocks))
+    source = Patches(patch, 3, (_SIDE * patch,) * 2, cls=cls, registers=registers)
+    stack = Stack(
+        sizes["dim"],
+        source,
+        LearnedPlane(source.shape, source.placed),
+        blocks,
+        final_norm=norm,
+        dropout=sizes["dropout"],
+    )
+    return EncoderOnly(stack)
+
+
+def _no_patch(**sizes: Any) -> Any:
+    raise ConfigError(
+        "model.patch is missing: an image is read in squares of so many pixels a side; try "
+        "model: {patch: 4, dim: 192, heads: 3, layers: 9} for small images, or a preset (vit-small)"
+    )
+
+
 def _blocks(act: str, norm_at: str, norm: Norm, **sizes: Any) -> tuple[Block, ...]:
     block = Block(
         Attention(sizes["heads"], dropout=sizes["attention_dropout"]),
@@ -75,4 +111,5 @@ def _blocks(act: str, norm_at: str, norm: Norm, **sizes: Any) -> tuple[Block, ..
 
 SHAPES: dict[str, Callable[..., Any]] = {
     "encoder-decoder": encoder_decoder, "decoder": decoder, "encoder": encoder,
+    "image-encoder": _no_patch,
 }  # fmt: skip
