@@ -60,11 +60,26 @@ class Contrast(Head):
                 f"return_loss=True with {texts} texts and {images} images: text i belongs to "
                 f"image i; give as many of each"
             )
-        if self.bias is not None:  # each pair by itself: it belongs together, or it does not
-            sign = 2 * torch.eye(texts, dtype=scores.dtype, device=scores.device) - 1
-            return -F.logsigmoid(sign * scores).sum(-1).mean()
-        own = torch.arange(texts, device=scores.device)
-        return (F.cross_entropy(scores, own) + F.cross_entropy(scores.t(), own)) / 2
+        own = torch.eye(texts, dtype=torch.bool, device=scores.device)
+        if self.bias is not None:
+            return each_pair(scores, own).mean()
+        return (one_way(scores, own) + one_way(scores.t(), own)).mean() / 2
+
+
+def one_way(scores: Tensor, same: Tensor) -> Tensor:
+    """−Σⱼ qᵢⱼ log softmax(s)ᵢⱼ of each row, n m → n: how far it is from finding its own (InfoNCE).
+
+    `same` is True where row and column belong together. A row may have several such columns (equal
+    captions): q is shared evenly among them, so that none of them is to be told from the others.
+    """
+    own = same.to(scores.dtype)
+    return scores.logsumexp(-1) - (own * scores).sum(-1) / own.sum(-1)
+
+
+def each_pair(scores: Tensor, same: Tensor) -> Tensor:
+    """−Σⱼ log σ(±sᵢⱼ) of each row, n m → n: each pair by itself belongs together, or it does not
+    (SigLIP)."""
+    return -F.logsigmoid(torch.where(same, scores, -scores)).sum(-1)
 
 
 def unit(x: Tensor) -> Tensor:
