@@ -26,8 +26,8 @@ Legend: B pairs, U distinct texts, T tokens of the longest, C channels, H height
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,6 @@ import torch
 from torch import Tensor
 
 from allformer import config
-from allformer.core.heads.contrast import each_pair, one_way
 from allformer.core.inputs import Side
 from allformer.core.layout import Grid
 from allformer.core.precision import widen
@@ -47,20 +46,18 @@ from allformer.text.framed import framed
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import Say, register
+from allformer.train.pictures.caption_data import CaptionData
 from allformer.train.pictures.captioned import CaptionedGallery, grid
 from allformer.train.pictures.captions import (
-    TEMPLATES,
-    TEST_TEMPLATES,
     Captions,
-    check_templates,
     made_captions,
     names_of,
     own_captions,
 )
-from allformer.train.pictures.data import PictureData
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.labels import numbers_of
 from allformer.train.pictures.over_pictures import OverPictures
+from allformer.train.pictures.pair_loss import pair_loss
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.model import CheckpointModel, with_vocabulary
 from allformer.train.sections.section import Section
@@ -70,19 +67,6 @@ from allformer.train.supervised.supervised import judging
 
 MOST = math.log(100.0)  # "clipped to prevent scaling the logits by more than 100" (section 2.5)
 _TEXTS = 1024  # whose vectors are made together
-
-
-@dataclass(frozen=True)
-class CaptionData(PictureData):
-    """Pictures with captions, or with classes whose names are put into `templates`.
-
-    `test_templates` are wordings to validate with that are never trained on; `names` says what to
-    call a class, perhaps by several names: `{T-shirt/top: [t-shirt, top]}`.
-    """
-
-    templates: tuple[str, ...] | None = None
-    test_templates: tuple[str, ...] | None = None
-    names: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -127,19 +111,8 @@ class Contrastive(OverPictures[ContrastBatch]):
                 f"the pictures have no captions, and are of {len(labels)} class(es); give a TSV of "
                 f"files and captions, or pictures of two classes at least"
             )
-        said = (data.templates or TEMPLATES, data.test_templates or TEST_TEMPLATES)
-        for name, templates in zip(("templates", "test_templates"), said, strict=True):
-            check_templates(name, templates)
-        if both := set(said[0]) & set(said[1]):
-            raise ConfigError(
-                f"data.test_templates has {sorted(both)[0]!r}, which data.templates has too; they "
-                f"are to be wordings that were never seen"
-            )
-        names_of(labels, data.names)
         self.recipe = replace(
-            self.recipe,
-            data=replace(data, templates=said[0], test_templates=said[1]),
-            options=ContrastOptions(labels),
+            self.recipe, data=data.worded(labels), options=ContrastOptions(labels)
         )
 
     @property
@@ -377,25 +350,3 @@ class Contrastive(OverPictures[ContrastBatch]):
             given, real = (torch.from_numpy(x).to(model.device) for x in (ids, keep))
             found.append(self._text_vectors(model, given, None if self._blind else real, dtype))
         return torch.cat(found)
-
-
-def pair_loss(
-    head: Any, text: Tensor, image: Tensor, meaning: Tensor, others: Any = None
-) -> Tensor:
-    """The loss of B pairs, summed: unit vectors B W each, and what each pair means, B.
-
-    With `others`, a group of ranks, this rank's texts are compared with the images of all, and its
-    images with the texts of all; what all ranks sum up is the loss of the whole.
-    """
-    texts, images, meanings = text, image, meaning
-    if others is not None:
-        from allformer.train.parallel.collectives import gathered
-
-        texts, images = gathered(text, others, 0), gathered(image, others, 0)
-        meanings = gathered(meaning, others, 0)
-    same = meaning[:, None] == meanings[None]  # B, those of all
-    by_image = head.compare(texts, image)["logits_per_image"]
-    if head.bias is not None:
-        return each_pair(by_image, same).sum()
-    by_text = head.compare(text, images)["logits_per_text"]
-    return (one_way(by_text, same) + one_way(by_image, same)).sum() / 2
