@@ -43,7 +43,7 @@ MUTANTS: list[Mutant] = [
     bug("one way alone", "images are not told apart", f"{SCORES}.mismatch",
         "one_way(scores.t(), own)", "one_way(scores, own)", "clip, trained"),
     bug("pairs that do not fit are not pushed apart", "every text fits every image",
-        "heads.contrast:each_pair", "torch.where(same, scores, -scores)", "scores", "siglip"),
+        "heads.contrast:each_pair", "scores, belongs", "scores, belongs + 1 - belongs", "siglip"),
     bug("no bias", "far too many pairs fit at first", f"{SCORES}.compare",
         "scores + self.bias.to(text.dtype)", "scores", "siglip"),
     bug("a probe without its residual", "what it saw is lost", "heads.probe:Probe.forward",

@@ -84,6 +84,7 @@ class ContrastBatch(NamedTuple):
     keep: Tensor | None  # U T; None: nothing looks at padding
     caption: Tensor  # B, rows of ids
     meaning: Tensor  # B: equal numbers say the same
+    shares: Tensor | None  # once ready B B: how much of image i is the image of pair k
     tokens: int  # pairs
     key: int | None = None
 
@@ -242,7 +243,7 @@ class Contrastive(OverPictures[ContrastBatch]):
         parts = (examples.pixels(index), ids, keep, which, meaning)
         images, texts, seen, caption, means = map(torch.from_numpy, parts)
         kept = None if self._blind else seen
-        return ContrastBatch(images, texts, kept, caption, means, len(index))
+        return ContrastBatch(images, texts, kept, caption, means, None, len(index))
 
     @property
     def _pad(self) -> int:
@@ -257,8 +258,14 @@ class Contrastive(OverPictures[ContrastBatch]):
         return bool(tree.text.causal and tree.head.text.at == "eos") or tree.head.text.at == "last"
 
     def ready(self, batch: ContrastBatch) -> ContrastBatch:
-        """Images as the model reads them."""
-        return batch._replace(pixels=self.normalised(batch.pixels))
+        """Images as the model reads them, in training augmented; mixed ones have two captions."""
+        pixels, shares = batch.pixels, torch.eye(len(batch.pixels), device=batch.pixels.device)
+        if batch.key is not None:
+            generator = torch.Generator().manual_seed(batch.key)
+            augment = self.data.augment
+            pixels = augment.chain(tuple(pixels.shape[2:]))(pixels.float() / 255, generator)
+            pixels, shares = augment.mixed(pixels, shares, generator)
+        return batch._replace(pixels=self.normalised(pixels), shares=shares)
 
     def vectors(
         self, model: Any, batch: ContrastBatch, dtype: torch.dtype | None = None
@@ -293,7 +300,9 @@ class Contrastive(OverPictures[ContrastBatch]):
             with torch.no_grad():  # what the last step may have done
                 head.scale.clamp_(max=MOST)
         text, image = self.vectors(model, batch, dtype)
-        loss = pair_loss(head, text, image, batch.meaning, self.others if model.training else None)
+        assert batch.shares is not None  # `ready` was there
+        others = self.others if model.training else None
+        loss = pair_loss(head, text, image, batch.meaning, batch.shares.to(text), others)
         return loss, loss.detach()
 
     # --- figures ----------------------------------------------------------------------------------

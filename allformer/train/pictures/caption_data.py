@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from allformer.errors import ConfigError
+from allformer.train.pictures.augment import AugmentedPictures
 from allformer.train.pictures.captions import (
     TEMPLATES,
     TEST_TEMPLATES,
     check_templates,
     names_of,
 )
-from allformer.train.pictures.data import PictureData
 
 
 @dataclass(frozen=True)
-class CaptionData(PictureData):
+class CaptionData(AugmentedPictures):
     """Pictures with captions, or with classes whose names are put into `templates`.
 
     `test_templates` are wordings to validate with that are never trained on; `names` says what to
@@ -31,8 +31,10 @@ class CaptionData(PictureData):
     def worded(self, labels: Sequence[str]) -> CaptionData:
         """The same with wordings for these classes: as said, else the usual ones."""
         said = {
-            "templates": self.templates or TEMPLATES,
-            "test_templates": self.test_templates or TEST_TEMPLATES,
+            "templates": TEMPLATES if self.templates is None else self.templates,
+            "test_templates": (
+                TEST_TEMPLATES if self.test_templates is None else self.test_templates
+            ),
         }
         for name, templates in said.items():
             check_templates(name, templates)
