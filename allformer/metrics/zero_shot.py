@@ -15,12 +15,17 @@ _CHUNK = 4096  # rows whose cosines are looked at together
 def zero_shot(images: Tensor, classes: Tensor, texts: Tensor, said: Tensor, count: int) -> float:
     """The share of images whose nearest class is theirs: `zero_shot(x, labels, t, of, 10)`.
 
-    `classes` N are the images', `said` M the texts'. A class is the mean direction of its texts,
-    as CLIP's ensembles of prompts are (Radford et al., 2021, section 3.1.4).
+    `classes` N are the images', `said` M the texts'. A class has the vector of all its texts, as
+    CLIP's ensembles of prompts do (Radford et al., 2021, section 3.1.4).
     """
-    sums = texts.new_zeros(count, texts.shape[1]).index_add_(0, said, texts)
-    given = (images @ F.normalize(sums, dim=-1).T).argmax(-1)
+    given = (images @ class_vectors(texts, said, count).T).argmax(-1)
     return float((given == classes).double().mean())
+
+
+def class_vectors(texts: Tensor, said: Tensor, count: int) -> Tensor:
+    """The mean direction of each class's texts, C W, of length 1."""
+    sums = texts.new_zeros(count, texts.shape[1]).index_add_(0, said, texts)
+    return F.normalize(sums, dim=-1)
 
 
 def recall(queries: Tensor, wanted: Tensor, found: Tensor, said: Tensor) -> float:

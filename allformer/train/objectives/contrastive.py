@@ -41,7 +41,6 @@ from allformer.core.precision import widen
 from allformer.data.encoded import Rows
 from allformer.data.pictures import Pictures
 from allformer.errors import ConfigError, DataError
-from allformer.metrics.zero_shot import recall, worst_wording, zero_shot
 from allformer.text.framed import framed
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame
@@ -56,8 +55,10 @@ from allformer.train.pictures.captions import (
 )
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.labels import numbers_of
+from allformer.train.pictures.looked import Looked
 from allformer.train.pictures.over_pictures import OverPictures
 from allformer.train.pictures.pair_loss import pair_loss
+from allformer.train.predictions import Predictions
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.model import CheckpointModel, with_vocabulary
 from allformer.train.sections.section import Section
@@ -315,29 +316,28 @@ class Contrastive(OverPictures[ContrastBatch]):
         batch_tokens: int = 4096,
         dtype: torch.dtype | None = None,
     ) -> dict[str, float]:
-        """Of classes `accuracy`, zero-shot with the mean of all wordings that were never trained
-        on, and `accuracy_worst`, with the worst of them alone. Of all `image_recall` (a text's
-        nearest image means the same) and `text_recall` (an image's nearest text does)."""
+        """Of classes `accuracy`, zero-shot with the mean of all wordings (of validation: those that
+        were never trained on), and `accuracy_worst`, with the worst of them alone. Of all
+        `image_recall` (a text's nearest image means the same) and `text_recall` (an image's nearest
+        text does)."""
+        return self._looked(model, examples, dtype).figures(len(self.labels))
+
+    def predictions(self, model: Any, examples: Gallery, count: int = 48) -> Predictions:
+        """Some pictures, and the class or the caption that each is nearest to."""
+        assert isinstance(examples, CaptionedGallery)
+        looked = self._looked(model, examples)
+        if self.labels:
+            return looked.nearest_classes(model.head, examples, self.labels, count)
+        return looked.nearest_texts(examples, count)
+
+    def _looked(self, model: Any, examples: Gallery, dtype: torch.dtype | None = None) -> Looked:
         assert isinstance(examples, CaptionedGallery)
         with judging(model):
             images = self._all_images(model, examples, dtype)
             texts = self._all_texts(model, examples, dtype)
-        device = images.device
-        said = torch.from_numpy(examples.captions.meaning).to(device)
-        wanted = said[torch.from_numpy(examples.drawn).to(device)]
-        found: dict[str, float] = {}
-        if self.labels:
-            count, wordings = len(self.labels), self.data.test_templates
-            assert wordings is not None
-            numbers = torch.arange(len(texts), device=device) % len(wordings)
-            found["accuracy"] = zero_shot(images, wanted, texts, said, count)
-            found["accuracy_worst"] = worst_wording(images, wanted, texts, said, numbers, count)
-            asked = torch.isin(said, wanted)  # of a class without images none can be found
-            found["image_recall"] = recall(texts[asked], said[asked], images, wanted)
-        else:
-            own = texts[torch.from_numpy(examples.drawn).to(device)]
-            found["image_recall"] = recall(own, wanted, images, wanted)
-        return {**found, "text_recall": recall(images, wanted, texts, said)}
+        captions = examples.captions
+        rest = (captions.meaning, captions.wording, examples.drawn)
+        return Looked(images, texts, *(torch.from_numpy(x).to(images.device) for x in rest))
 
     def _all_images(
         self, model: Any, examples: CaptionedGallery, dtype: torch.dtype | None
