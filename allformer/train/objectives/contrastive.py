@@ -61,6 +61,7 @@ from allformer.train.pictures.pair_loss import pair_loss
 from allformer.train.predictions import Predictions
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.model import CheckpointModel, with_vocabulary
+from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.section import Section
 from allformer.train.sections.towers import SHAPE
 from allformer.train.supervised.packed import rows_of
@@ -97,6 +98,7 @@ class Contrastive(OverPictures[ContrastBatch]):
     words = True
     shape = SHAPE
     Data, Options = CaptionData, ContrastOptions
+    _fitted: tuple[Recipe, Any] | None = None
 
     # --- data -----------------------------------------------------------------------------------
 
@@ -197,6 +199,12 @@ class Contrastive(OverPictures[ContrastBatch]):
         return examples.batches
 
     # --- model ----------------------------------------------------------------------------------
+
+    def fitted(self) -> Any:
+        """The tree; made once, for each batch asks for its sizes."""
+        if self._fitted is None or self._fitted[0] is not self.recipe:
+            self._fitted = (self.recipe, super().fitted())
+        return self._fitted[1]
 
     def config(self, vocabulary: Any) -> Any:
         """Two towers, for the images and the tokeniser that there are."""
