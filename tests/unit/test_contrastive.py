@@ -214,7 +214,7 @@ def test_what_is_validated_with_is_never_trained_on(data: Path) -> None:
     objective, _ = opened(recipe(data))
     trained, held = objective.texts(), objective.validation.captions.texts
     assert not set(trained) & set(held)
-    assert len(held) == 4 * 5
+    assert len(held) == 4 * 6
     kept = objective.recipe.data
     assert not set(kept.templates) & set(kept.test_templates)
 

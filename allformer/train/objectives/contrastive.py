@@ -282,7 +282,7 @@ class Contrastive(OverPictures[ContrastBatch]):
         """Of the pairs the texts' and the images', B W each, in at least fp32."""
         text = self._text_vectors(model, batch.ids, batch.keep, dtype)
         image = self._image_vectors(model, batch.pixels, dtype)
-        return text[batch.caption], image
+        return text.index_select(0, batch.caption), image
 
     def _text_vectors(
         self, model: Any, ids: Tensor, keep: Tensor | None, dtype: torch.dtype | None

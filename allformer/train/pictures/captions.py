@@ -25,7 +25,7 @@ TEMPLATES = (
 )  # fmt: skip
 TEST_TEMPLATES = (
     "there is a {} in this image.", "a blurry picture of one {}.", "that looks like a {}.",
-    "the photo shows a {}.", "my {}.",
+    "the photo shows a {}.", "my {}.", "this is a photo of {}.",
 )  # fmt: skip
 HOLE = "{}"
 
