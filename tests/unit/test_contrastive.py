@@ -31,11 +31,15 @@ from tests.ranks import start
 SIDES = ("left", "right", "top", "bottom")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = write_idx(tmp_path_factory.mktemp("data") / "halves", 240, 40)
+def write_halves(path: Path) -> Path:
+    write_idx(path, 240, 40)
     (path / "labels.txt").write_text("\n".join(SIDES))
     return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_halves(tmp_path_factory.mktemp("data") / "halves")
 
 
 def recipe(path: Path, model: dict[str, Any] | None = None, **sections: Any) -> Recipe:
@@ -210,13 +214,18 @@ def test_wordings_are_drawn_by_seed_and_epoch_in_whole_batches(data: Path) -> No
     assert len({texts[i] for i in first.drawn}) > 40  # of 4 × 16
 
 
-def test_what_is_validated_with_is_never_trained_on(data: Path) -> None:
+def check_wordings_are_new(data: Path) -> None:
+    """What is validated with is never trained on."""
     objective, _ = opened(recipe(data))
     trained, held = objective.texts(), objective.validation.captions.texts
     assert not set(trained) & set(held)
     assert len(held) == 4 * 6
     kept = objective.recipe.data
     assert not set(kept.templates) & set(kept.test_templates)
+
+
+def test_what_is_validated_with_is_never_trained_on(data: Path) -> None:
+    check_wordings_are_new(data)
 
 
 def test_a_frame_gives_every_batch_one_size(data: Path) -> None:
