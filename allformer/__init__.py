@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from allformer.tasks.embed_image import embed_image
     from allformer.tasks.fill import fill
     from allformer.tasks.image_pipeline import open_image_pipeline
+    from allformer.tasks.image_search import search_images, search_texts
     from allformer.tasks.image_text import image_similarity
     from allformer.tasks.pipeline import open_pipeline
     from allformer.tasks.tag import tag
@@ -52,8 +53,8 @@ _LATER = {
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
         ("answer", "classify", "classify_image", "embed", "embed_image", "fill",
-         "image_similarity", "open_image_pipeline", "open_kit", "open_pipeline", "similarity",
-         "summarise", "tag", "translate"),
+         "image_similarity", "open_image_pipeline", "open_kit", "open_pipeline",
+         "search_images", "search_texts", "similarity", "summarise", "tag", "translate"),
         "allformer.tasks",
     ),
 }  # fmt: skip
@@ -95,6 +96,8 @@ __all__ = [
     "preset",
     "presets",
     "save",
+    "search_images",
+    "search_texts",
     "similarity",
     "summarise",
     "tag",

@@ -51,3 +51,12 @@ class Answer(Result):
     score: float
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class Match(Result):
+    """What a search found: its cosine, its number in the list, and itself."""
+
+    score: float
+    index: int
+    found: Any

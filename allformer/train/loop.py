@@ -168,6 +168,7 @@ class Job:
         self.ranks = ranks
         self.say = say = _say if ranks.main else silent
         ranks.check(recipe)
+        objective.others = ranks.readers
         if resume:
             ranks.same(lambda: check_data(run, objective, allow_changed_data, say))
         self.tokenizer = ranks.same(lambda: run_tokenizer(objective, run, resume, say))

@@ -56,6 +56,8 @@ class Objective(ABC, Generic[E, B]):
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
     unit: ClassVar[str] = "tok"  # what a batch's `tokens` are, where a speed is shown
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
+    # The ranks that read other batches, for a loss that looks at all of a step; None: nobody else.
+    others: Any = None
     # What its recipes have unless they say otherwise, where that is not what a translator's have.
     usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"smoothing": 0.0}}
 

@@ -2,6 +2,7 @@
 
     model: {dim: 256, heads: 4, layers: 3}                        # plain sizes; perhaps a mixer
     model: {patch: 4, dim: 192, heads: 3, layers: 9}              # the same, of one that sees
+    model: {vision: {patch: 4, …}, text: {dim: 128, …}}           # two towers (towers.py)
     model: {preset: t5-small, change: {encoder.blocks.times: 2}}  # a preset with changes
     model: {is: EncoderDecoder, encoder: …}                       # a whole config tree
     model: {checkpoint: runs/mine, head: {kind: classes}}         # trained weights, a fresh head
@@ -39,7 +40,7 @@ from allformer.train.sections.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class AnyModelRecipe(Section, section="model"):
-    """What the five forms answer."""
+    """What all forms answer."""
 
     def tree(self, shape: str = "encoder-decoder", length: int = 512) -> Any:
         """The config tree; `shape` and `length` are for who says sizes alone."""
@@ -199,13 +200,18 @@ class TreeRecipe(AnyModelRecipe):
         return from_dict(copy.deepcopy(dict(self.raw)), "model")
 
 
+# By the key that tells each; others add their own (towers.py).
+FORMS: dict[str, type[AnyModelRecipe]] = {
+    "preset": PresetRecipe, "checkpoint": CheckpointModel, "patch": PatchRecipe,
+}  # fmt: skip
+
+
 def read_model(data: Any, where: str) -> AnyModelRecipe:
-    """Which of the five forms it is, by its keys."""
+    """Which of the forms it is, by its keys."""
     given = as_mapping(data, where)
     if "is" in given:
         return TreeRecipe(given)
-    forms = {"preset": PresetRecipe, "checkpoint": CheckpointModel, "patch": PatchRecipe}
-    for key, form in forms.items():
+    for key, form in FORMS.items():
         if key in given:
             found: AnyModelRecipe = read_section(form, given, where)
             return found

@@ -98,6 +98,14 @@ def _no_patch(**sizes: Any) -> Any:
     )
 
 
+def _no_towers(**sizes: Any) -> Any:
+    raise ConfigError(
+        "model.vision is missing: images and their captions are read by a tower each; try model: "
+        "{vision: {patch: 4, dim: 192, heads: 3, layers: 6}, text: {dim: 128, heads: 4, layers: "
+        "2}}, or a preset (clip-vit-base-patch32)"
+    )
+
+
 def _blocks(act: str, norm_at: str, norm: Norm, **sizes: Any) -> tuple[Block, ...]:
     block = Block(
         Attention(sizes["heads"], dropout=sizes["attention_dropout"]),
@@ -112,4 +120,5 @@ def _blocks(act: str, norm_at: str, norm: Norm, **sizes: Any) -> tuple[Block, ..
 SHAPES: dict[str, Callable[..., Any]] = {
     "encoder-decoder": encoder_decoder, "decoder": decoder, "encoder": encoder,
     "image-encoder": _no_patch,
+    "two-towers": _no_towers,
 }  # fmt: skip
