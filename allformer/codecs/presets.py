@@ -8,10 +8,11 @@ from allformer.errors import ConfigError, did_you_mean
 _GREY = {"image": (28, 28), "channels": 1}  # Fashion-MNIST: 7 × 7 codes
 _COLOUR = {"image": (32, 32), "channels": 3}  # CIFAR: 8 × 8 codes
 _SMALL = {"groups": 3, "hidden": 64, "start": 128}
+_LEAST = -2.0  # a few grey levels: narrower, the background would drown all else
 PRESETS: dict[str, Trunk] = {
     "dall-e-dvae": DVAE(),
-    "dvae-28": DVAE(codes=512, **_GREY, **_SMALL),  # type: ignore[arg-type]
-    "dvae-32": DVAE(codes=1024, **_COLOUR, **_SMALL),  # type: ignore[arg-type]
+    "dvae-28": DVAE(codes=512, **_GREY, **_SMALL, floor=_LEAST),  # type: ignore[arg-type]
+    "dvae-32": DVAE(codes=1024, **_COLOUR, **_SMALL, floor=_LEAST),  # type: ignore[arg-type]
     "vq-28": VQVAE(codes=512, **_GREY, **_SMALL),  # type: ignore[arg-type]
     "vq-32": VQVAE(codes=1024, **_COLOUR, **_SMALL),  # type: ignore[arg-type]
 }
