@@ -14,6 +14,7 @@ from tests.mutants import (
     answers,
     blocks,
     clip,
+    codecs,
     contrast,
     families,
     images,
@@ -30,6 +31,7 @@ from tests.mutants.plant import plant
 ROOMS = (
     mutants, states, answers, families, longformer, blocks, reformer, segments, linear, images,
     clip,
+    codecs,
     contrast,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
