@@ -39,6 +39,7 @@ from allformer.config.head import (
     PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
     Transform, heads_of, words_of,
 )  # fmt: skip
+from allformer.config.colour_head import ColourHead
 from allformer.config.pixel_head import PixelHead
 from allformer.config.reading_head import ReadingHead
 from allformer.config.teacher_head import TeacherHead
@@ -64,6 +65,7 @@ __all__ = [
     "BlockSparse",
     "BucketBias",
     "ClassHead",
+    "ColourHead",
     "Config",
     "Contrast",
     "DecoderOnly",

@@ -44,7 +44,7 @@ class LMHead(Head):
     ) -> None:
         super().__init__(head, stack, path)
         self.ahead = ahead
-        vocab, width = table.weight.shape
+        vocab, width = head.words(stack), table.weight.shape[1]
         dim = stack.states
         self.transform = None
         if head.transform is not None:
