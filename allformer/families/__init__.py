@@ -17,6 +17,7 @@ from allformer.families import (
     clip,
     clip_text,
     clip_vision,
+    dalle,
     deit,
     dinov2,
     dinov2_with_registers,
@@ -57,7 +58,11 @@ _FAMILIES = [
     siglip_towers.VISION_FAMILY,
 ]
 FAMILIES: dict[str, Family] = {family.name: family for family in _FAMILIES}
-PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
+PRESETS: dict[str, Callable[[], config.Model]] = {
+    **original.PRESETS,
+    **gpt3.PRESETS,
+    **dalle.PRESETS,
+}
 PRESETS |= {**linear_transformer.PRESETS, **linformer.PRESETS, **performer.PRESETS}
 for _family in FAMILIES.values():
     PRESETS |= {name: partial(_family.make, raw) for name, raw in _family.presets.items()}
