@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import allformer.begin  # noqa: F401  first: importing the rest takes seconds
+from allformer.codecs import codec_preset
 from allformer.config import config_from_json
 from allformer.core.model import build
 from allformer.core.output import Output
@@ -26,6 +27,7 @@ from allformer.version import __version__
 
 if TYPE_CHECKING:
     from allformer.auditor import audit
+    from allformer.checkpoint.codec import load_codec
     from allformer.checkpoint.lengthen import lengthen
     from allformer.checkpoint.load import load
     from allformer.checkpoint.save import save
@@ -48,6 +50,7 @@ _LATER = {
     "audit": "allformer.auditor",
     "lengthen": "allformer.checkpoint.lengthen",
     "load": "allformer.checkpoint.load",
+    "load_codec": "allformer.checkpoint.codec",
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
@@ -81,6 +84,7 @@ __all__ = [
     "build",
     "classify",
     "classify_image",
+    "codec_preset",
     "config_from_json",
     "count",
     "embed",
@@ -89,6 +93,7 @@ __all__ = [
     "image_similarity",
     "lengthen",
     "load",
+    "load_codec",
     "open_image_pipeline",
     "open_kit",
     "open_pipeline",

@@ -49,6 +49,7 @@ from allformer.config.vector_head import Probe, VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.two_towers import Contrast, TwoTowers
+from allformer.config.codec import Codec
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
@@ -67,6 +68,7 @@ __all__ = [
     "BlockSparse",
     "BucketBias",
     "ClassHead",
+    "Codec",
     "ColourHead",
     "ColumnMask",
     "Config",

@@ -567,17 +567,20 @@ AnyModel = EncoderDecoderModel | EncoderOnlyModel | DecoderOnlyModel
 
 
 def build(
-    model: config.Model, *, device: torch.device | str | None = None, seed: int | None = None
+    model: config.Model | config.Codec,
+    *,
+    device: torch.device | str | None = None,
+    seed: int | None = None,
 ) -> AnyModel:
     """Fresh weights for a config: `build(preset("original-base"))`.
 
     `device="meta"` gives shapes without memory, for counting; `seed` fixes the weights without
     touching the global random state.
     """
-    if not isinstance(model, config.Model):
+    if not isinstance(model, config.Model | config.Codec):
         raise ConfigError(
             f"build got {type(model).__name__}; it takes EncoderDecoder, EncoderOnly, "
-            f"DecoderOnly or TwoTowers"
+            f"DecoderOnly, TwoTowers, or a codec"
         )
     with torch.device("meta"):
         built: AnyModel = module_for(model)(model)
