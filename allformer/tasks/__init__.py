@@ -12,6 +12,8 @@ from __future__ import annotations
 from allformer.tasks.answer import answer
 from allformer.tasks.classify import classify
 from allformer.tasks.classify_image import classify_image
+from allformer.tasks.draw import Drawing, draw
+from allformer.tasks.drawing_kit import open_drawing
 from allformer.tasks.embed import embed, similarity
 from allformer.tasks.embed_image import embed_image
 from allformer.tasks.fill import fill
@@ -27,8 +29,8 @@ from allformer.tasks.texts import generate, summarise, translate
 Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
-    "Answer", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Pipeline", "Stream", "answer",
-    "classify", "classify_image", "embed", "embed_image", "fill", "generate", "image_similarity",
-    "open_image_pipeline", "open_kit", "open_pipeline", "similarity", "summarise", "tag",
-    "translate",
+    "Answer", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Pipeline", "Stream",
+    "answer", "classify", "classify_image", "draw", "embed", "embed_image", "fill", "generate",
+    "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
+    "similarity", "summarise", "tag", "translate",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from allformer.checkpoint.codec import load_codec
+from allformer.checkpoint.codec import FOLDER, load_codec
 from allformer.checkpoint.save import OWN, save
 from allformer.config import DecoderOnly, JoinedHead
 from allformer.core.inputs import Side
@@ -44,7 +44,6 @@ from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.section import Section, at_least, share
 from allformer.train.sections.vocabulary import Vocabulary
 
-CODEC = "codec"  # where a run keeps its own
 _AT_ONCE = 512  # images that go through the codec together
 _SEVERAL = 1 << 16  # captions of a picture are drawn below this
 
@@ -274,7 +273,7 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
 
     def leave(self, run: Path) -> None:
         """The codec, so that the run can draw wherever it goes."""
-        save(self.codec, run / CODEC, family=OWN)
+        save(self.codec, run / FOLDER, family=OWN)
 
     # --- batches and losses -----------------------------------------------------------------------
 
