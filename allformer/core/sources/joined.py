@@ -59,8 +59,6 @@ class TextAndPlane(nn.Module):
         c = self.config
         if bound is None or bound > c.longest:
             check_length(positions, bound, c.longest, "TextAndPlane.shape")
-        cell = (positions - c.text).clamp(min=0)
-        row, column = cell // c.shape[1], cell % c.shape[1]
-        plane = F.embedding(row, self.rows) + F.embedding(column, self.columns)  # type: ignore[arg-type]
-        text = F.embedding(positions.clamp(max=c.text - 1), self.text)  # type: ignore[arg-type]
-        return torch.where((positions < c.text)[..., None], text, plane).to(dtype)
+        # All of them first: a division in the look-up of a compiled graph is more than torch takes.
+        plane = (self.rows[:, None] + self.columns).flatten(0, 1)  # type: ignore[index, operator]
+        return F.embedding(positions, torch.cat([self.text, plane])).to(dtype)  # type: ignore[list-item]
