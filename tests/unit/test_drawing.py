@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.testing
 from PIL import Image
 from torch.nn import functional as F
 from typer.testing import CliRunner
@@ -20,17 +21,18 @@ from allformer.codecs import DVAE
 from allformer.config import ColourHead, DecoderOnly
 from allformer.core.model import build
 from allformer.data.fixed_rows import fixed_rows
-from allformer.data.pictures.captions import captions_of
-from allformer.data.pictures.picture import InMemory
-from allformer.errors import ConfigError, DataError, LengthError, TaskError
+from allformer.errors import ConfigError, LengthError, TaskError
 from allformer.families import imagegpt
 from allformer.generate.codes import draw_codes, pick
 from allformer.images import Processor
 from allformer.images.settings import make_settings
 from allformer.tasks.drawing_kit import TextKit
+from allformer.train.batch import uncounted
 from allformer.train.loop import open_objective, train
+from allformer.train.predictions import Predictions
 from allformer.train.recipe import Recipe, make_recipe
 from allformer.train.sections.vocabulary import Vocabulary
+from allformer.train.stream import Place, micro_batches
 from allformer.train.tokenizing import make_tokenizer
 from tests import seeing
 from tests.drawn import write_idx
@@ -118,14 +120,18 @@ def test_captions_are_drawn_anew_each_epoch_some_left_out_and_images_mirrored(th
     assert len(set(drawn.argmax(1).tolist())) == 2
 
 
-def test_captions_come_from_templates_or_from_the_picture() -> None:
-    pictures = InMemory(np.zeros((2, 4, 4, 1), np.uint8), np.array([1, 0]), ("boot", "0"))
-    found = captions_of(pictures, ("a photo of a {}", "{}!"), {"0": "ankle boot"})
-    assert found == [("a photo of an ankle boot", "ankle boot!"), ("a photo of a boot", "boot!")]
-    with pytest.raises(DataError, match=r"without {}"):
-        captions_of(pictures, ("a photo",))
-    with pytest.raises(DataError, match=r"data\.names has 'shoe'"):
-        captions_of(pictures, ("{}",), {"shoe": "x"})
+def test_captions_come_from_templates_or_from_the_pictures(there: Path, tmp_path: Path) -> None:
+    objective, _ = opened(there)
+    assert len(objective.texts()) == 8
+    assert "a picture of a arch" in objective.texts()
+    for i, image in enumerate(np.arange(3 * 64, dtype=np.uint8).reshape(3, 8, 8)):
+        Image.fromarray(image).save(tmp_path / f"{i}.png")
+    lines = ["0.png\tone thing", "0.png\tthe same thing", "1.png\tanother", "2.png\tone thing"]
+    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
+    data = {"path": str(tmp_path), "names": {}, "hold_out": 1}
+    objective, _ = opened(there, data=data)
+    assert set(objective.texts()) <= {"one thing", "the same thing", "another"}
+    assert len(objective.examples(0)) == 2
 
 
 def test_rows_of_one_length() -> None:
@@ -156,6 +162,31 @@ def test_another_model_is_refused_and_a_tree_is_fitted(there: Path) -> None:
     source = tree.decoder.source
     assert (source.vocab, source.words, source.length, source.shape) == (42, 30, TEXT, (4, 4))
     assert {block.attention.mixer.width for block in tree.decoder.blocks} == {4}
+
+
+def test_a_run_keeps_what_it_draws_for_its_report(there: Path) -> None:
+    found = Predictions.load(there / "run")
+    assert found is not None
+    assert [len(seen.drawn) for seen in found.pictures] == [8] * 4
+    assert found.pictures[2].wanted == "a picture of a top"
+    assert found.pictures[0].drawn[0].image
+
+
+@pytest.mark.slow
+def test_two_batches_share_one_graph(there: Path) -> None:
+    objective, model = opened(there)
+    items = micro_batches(objective, objective.recipe.train, objective.frame(), Place())
+    batches = [next(items)[0] for _ in range(6)]  # the fifth ends an epoch, and is filled up
+    items.close()
+    torch._dynamo.reset()
+    graphs = torch._dynamo.testing.CompileCounter()
+    step = torch.compile(
+        lambda batch: objective.loss(model, batch), backend=graphs, fullgraph=True, dynamic=False
+    )
+    for batch in batches:
+        loss, _ = step(uncounted(batch))
+        torch.testing.assert_close(loss, objective.loss(model, batch)[0])
+    assert graphs.frame_count == 1
 
 
 # --- drawing --------------------------------------------------------------------------------------

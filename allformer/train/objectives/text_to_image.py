@@ -31,21 +31,31 @@ from allformer.core.loss import IGNORE
 from allformer.core.precision import pick_device, widen
 from allformer.data.fixed_rows import fixed_rows
 from allformer.data.pictures import Pictures, fingerprint
-from allformer.data.pictures.captions import TEMPLATES, captions_of
 from allformer.errors import ConfigError, DataError
 from allformer.families.dalle import fit_source, fitted
+from allformer.generate.codes import draw_codes
 from allformer.images.settings import FILTERS, Settings, make_settings
+from allformer.images.thumbnail import thumbnail
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
+from allformer.train.pictures.captions import (
+    TEMPLATES,
+    Captions,
+    check_templates,
+    made_captions,
+    names_of,
+    own_captions,
+)
 from allformer.train.pictures.data import PictureData
 from allformer.train.pictures.gallery import Gallery
+from allformer.train.predictions import Predictions, Seen
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.section import Section, at_least, share
 from allformer.train.sections.vocabulary import Vocabulary
 
 _AT_ONCE = 512  # images that go through the codec together
-_SEVERAL = 1 << 16  # captions of a picture are drawn below this
+CAPTIONS, EACH = 12, 8  # that the report shows
 
 
 @dataclass(frozen=True)
@@ -92,22 +102,20 @@ class Drawings:
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """One split, encoded: the captions of each picture as a range of a list, and its codes, in
-    one or two rows (as it is, mirrored)."""
+    """One split, encoded: its captions as rows of ids behind the empty one, and codes of each
+    image as it is and, perhaps, mirrored."""
 
-    captions: Array  # rows of `texts`, all pictures' end to end
-    starts: Array  # P + 1
+    captions: Captions
+    rows: Array  # 1 + U, L
     codes: Array  # 1 or 2, P, N
 
-    def drawn(self, texts: Array, empty: int, drop: float, key: tuple[int, ...]) -> Drawings:
-        """A caption of each picture, drawn; of some none."""
-        chance = np.random.default_rng(key)
-        pictures = len(self.starts) - 1
-        number = chance.integers(0, _SEVERAL, pictures) % np.diff(self.starts)
-        which = self.captions[self.starts[:-1] + number]
-        which = np.where(chance.random(pictures) < drop, empty, which)
+    def drawn(self, drop: float, *key: int) -> Drawings:
+        """A caption of each picture, by the key; of some none."""
+        which = 1 + self.captions.drawn(*key)
+        chance, pictures = np.random.default_rng((*key, 1)), len(which)
+        which = np.where(chance.random(pictures) < drop, 0, which)
         side = chance.integers(0, len(self.codes), pictures)
-        return Drawings(texts, which, self.codes[side, np.arange(pictures)])
+        return Drawings(self.rows, which, self.codes[side, np.arange(pictures)])
 
 
 @register("text-to-image")
@@ -159,13 +167,22 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
             self.recipe, data=replace(data, image=size.image, channels=size.channels)
         )
         self.pictures: tuple[Pictures, Pictures] = self.data.opened(corpus, self.recipe.train.seed)
-        self.captions = [
-            captions_of(each, self.data.templates, self.data.names) for each in self.pictures
-        ]
+        self.captions = [self._captions(each) for each in self.pictures]
+
+    def _captions(self, pictures: Pictures) -> Captions:
+        """Their own, or their classes' names in templates."""
+        if not pictures.labels or pictures[0].captions:
+            return own_captions(pictures, self.name)
+        check_templates("templates", self.data.templates)
+        numbers = np.array([pictures[i].label for i in range(len(pictures))])
+        if None in numbers:
+            raise DataError(f"objective={self.name!r} needs a label or a caption of each picture")
+        names = names_of(pictures.labels, self.data.names)
+        return made_captions(numbers.astype(np.int64), names, self.data.templates)
 
     def texts(self) -> Iterable[str]:
         """Each training caption once."""
-        return sorted({text for each in self.captions[0] for text in each})
+        return self.captions[0].texts
 
     def fingerprint(self) -> str:
         """Of the training pictures, and of their captions."""
@@ -180,29 +197,29 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
 
     def encode(self, tokenizer: Any, say: Say) -> None:
         """Captions as ids, images as codes: once."""
-        every = sorted({text for part in self.captions for each in part for text in each})
-        rows = tokenizer.encode_batch(["", *every])  # the first is no caption at all
-        pad = Vocabulary.of(tokenizer).pad
-        if pad is None:
-            raise DataError("the tokeniser has no padding token; use one that has (pad_token)")
-        self.rows_of_text, cut = fixed_rows(rows, self.data.text, pad)
-        self.pad = pad
-        if cut:
-            say(f"{cut:,} captions are longer than data.text={self.data.text} tokens, and cut")
-        numbers = {text: i for i, text in enumerate(every, 1)}
-        device = pick_device(None)
         sizes = [len(each) for each in self.pictures]
         say(f"pictures: {sizes[0]:,} to train on, {sizes[1]:,} to validate on")
-        codec = self.codec.to(device)
-        self.splits = [
-            _split(captions, numbers, self._codes(pictures, codec, say, flip))
-            for captions, pictures, flip in zip(
-                self.captions, self.pictures, (self.data.flip, False), strict=True
-            )
-        ]
+        codec = self.codec.to(pick_device(None))
+        self.splits = []
+        for captions, pictures, flip in zip(
+            self.captions, self.pictures, (self.data.flip, False), strict=True
+        ):
+            rows = self._rows(tokenizer, captions, say)
+            self.splits.append(_Split(captions, rows, self._codes(pictures, codec, say, flip)))
         codec.cpu()
         used = len(np.unique(self.splits[0].codes))
         say(f"codes: {used:,} of {codec.codes:,} occur, {codec.grid[0]} × {codec.grid[1]} an image")
+
+    def _rows(self, tokenizer: Tokenizer, captions: Captions, say: Say) -> Array:
+        """Ids of the captions, the empty one first."""
+        pad = Vocabulary.of(tokenizer).pad
+        if pad is None:
+            raise DataError("the tokeniser has no padding token; use one that has (pad_token)")
+        self.pad = pad
+        rows, cut = fixed_rows(tokenizer.encode_batch(["", *captions.texts]), self.data.text, pad)
+        if cut:
+            say(f"{cut:,} captions are longer than data.text={self.data.text} tokens, and cut")
+        return rows
 
     def _codes(self, pictures: Pictures, codec: Any, say: Say, flip: bool) -> Array:
         """1 or 2, P, N: those of each image, and of its mirror image."""
@@ -234,13 +251,12 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
 
     def examples(self, epoch: int) -> Drawings:
         """A caption of each, by (seed, epoch) alone."""
-        key = (self.recipe.train.seed, epoch)
-        return self.splits[0].drawn(self.rows_of_text, 0, self.options.drop, key)
+        return self.splits[0].drawn(self.options.drop, self.recipe.train.seed, epoch)
 
     @property
     def validation(self) -> Drawings:
         """The held-out images, each with one of its captions."""
-        return self.splits[1].drawn(self.rows_of_text, 0, 0.0, (0,))
+        return self.splits[1].drawn(0.0, 0)
 
     def lengths(self, examples: Drawings) -> tuple[Lengths, Lengths]:
         """All alike."""
@@ -340,8 +356,23 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
         said = widen(model.vocab_head.codes(codes)).argmax(-1)
         return {"image_accuracy": (said == batch.codes).sum()}
 
-
-def _split(captions: list[tuple[str, ...]], numbers: Mapping[str, int], codes: Array) -> _Split:
-    lengths = np.array([len(each) for each in captions])
-    rows = np.array([numbers[text] for each in captions for text in each])
-    return _Split(rows, np.concatenate([[0], lengths.cumsum()]), codes)
+    @torch.no_grad()
+    def predictions(self, model: Any, examples: Drawings, count: int = 50) -> Predictions:
+        """Some captions, and what is drawn of them: a class each, or the first ones."""
+        captions = self.captions[1]
+        _, first = np.unique(captions.meaning, return_index=True)
+        chosen = np.sort(first)[:CAPTIONS]
+        which = torch.arange(len(chosen)).repeat_interleave(EACH).to(model.device)
+        texts = torch.from_numpy(examples.texts[1 + chosen]).to(model.device)
+        generator = torch.Generator().manual_seed(self.recipe.train.seed)
+        noise = 1 - torch.rand(len(which), examples.codes.shape[1], generator=generator)
+        codec = self.codec.to(model.device)
+        images = codec.decode(draw_codes(model, texts, which, noise.to(model.device))).cpu()
+        codec.cpu()
+        shown = [Seen(thumbnail(image)) for image in images]
+        return Predictions(
+            pictures=tuple(
+                Seen(wanted=captions.texts[text], drawn=tuple(shown[i * EACH : (i + 1) * EACH]))
+                for i, text in enumerate(chosen)
+            )
+        )
