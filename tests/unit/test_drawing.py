@@ -45,13 +45,17 @@ TEXT = 8
 
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures of which one half is bright, a codec that nobody trained, and a CLIP."""
-    root = tmp_path_factory.mktemp("drawing")
+    root = prepared(tmp_path_factory.mktemp("drawing"), steps=6)
+    seeing.clip(root / "clip")
+    return root
+
+
+def prepared(root: Path, steps: int) -> Path:
+    """Pictures of which one half is bright, a codec that nobody trained, and a short run."""
     write_idx(root / "data", 90, 20)
     tree = DVAE(codes=12, image=(8, 8), channels=1, hidden=8, groups=2, per_group=1, start=8)
     af.save(build(tree, seed=0).eval(), root / "codec", family="allformer")
-    seeing.clip(root / "clip")
-    train(recipe(root, steps=6), root / "run", device="cpu")
+    train(recipe(root, steps=steps), root / "run", device="cpu")
     return root
 
 
