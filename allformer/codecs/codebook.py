@@ -42,15 +42,19 @@ class Codebook(nn.Module):
         return apart.argmin(-1)
 
     @torch.no_grad()
-    def follow(self, rows: Tensor, ids: Tensor, decay: float, restart: float) -> None:
-        """Take in the vectors N d that were given the codes `ids` N.
+    def follow(
+        self, rows: Tensor, ids: Tensor, decay: float, restart: float, keep: Tensor | None = None
+    ) -> None:
+        """Take in the vectors N d that were given the codes `ids` N; those with `keep` 0 count for
+        nothing.
 
         A code that stands for fewer than `restart` vectors a batch (by the moving mean) is dead:
         it begins anew at one of these vectors, drawn at random (Dhariwal et al., 2020).
         """
         rows = rows.to(self.vectors.dtype)
-        count = torch.zeros_like(self.counts).index_add_(0, ids, torch.ones_like(rows[:, 0]))
-        total = torch.zeros_like(self.sums).index_add_(0, ids, rows)
+        each = torch.ones_like(rows[:, 0]) if keep is None else keep.to(rows)
+        count = torch.zeros_like(self.counts).index_add_(0, ids, each)
+        total = torch.zeros_like(self.sums).index_add_(0, ids, rows * each[:, None])
         self.counts.lerp_(count, 1 - decay)
         self.sums.lerp_(total, 1 - decay)
         drawn = torch.randint(len(rows), (len(self.counts),), device=rows.device)

@@ -5,7 +5,7 @@ Legend: B batch, C channels, H W the image, h w the grid of codes, V codes of th
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,14 @@ from allformer.core.provenance import Provenance
 from allformer.errors import ConfigError
 
 T = TypeVar("T", bound=Trunk)
+
+
+class Judged(NamedTuple):
+    """Images as codes and as images again, and how unlikely each pixel was."""
+
+    ids: Tensor  # B h w
+    images: Tensor  # B C H W, from 0 to 1
+    unlikely: Tensor  # B C H W: −log p
 
 
 class CodecModel(nn.Module, Generic[T]):
@@ -77,6 +85,18 @@ class CodecModel(nn.Module, Generic[T]):
     def picture(self, painted: Tensor) -> Tensor:
         """An image from 0 to 1 of what the decoder says."""
         raise NotImplementedError
+
+    def unlikely(self, x: Tensor, painted: Tensor) -> Tensor:
+        """−log p of each number of images that were ready for the encoder, B C H W."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def judged(self, pixels: Tensor, dtype: torch.dtype | None = None) -> Judged:
+        """What becomes of images on their way through the codes."""
+        x = self.as_input(self.sized(pixels))
+        ids = self.choose(x, dtype)
+        painted = self.paint(self.vectors(ids), dtype)
+        return Judged(ids, self.picture(painted), self.unlikely(x, painted))
 
     def as_input(self, pixels: Tensor) -> Tensor:
         """Pixels from 0 to 1 as the encoder reads them."""

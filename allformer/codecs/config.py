@@ -134,7 +134,13 @@ def _line(name: str, ends: tuple[Convolution, ...], inner: Iterator[Convolution]
 @dataclass(frozen=True)
 class DVAE(Trunk):
     """DALL-E's discrete VAE: the encoder scores every code at every place, the decoder gives each
-    pixel a logit-Laplace distribution. The sizes are those that OpenAI published."""
+    pixel a logit-Laplace distribution. The sizes are those that OpenAI published.
+
+    `floor` is the least ln b of such a distribution (None: there is none, as in the paper). Where
+    images are one grey throughout, as behind Fashion-MNIST's clothes, they need one.
+    """
+
+    floor: float | None = None
 
     @property
     def read(self) -> int:

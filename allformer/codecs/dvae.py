@@ -50,28 +50,29 @@ class DVAEModel(CodecModel[DVAE]):
 
     # --- learning ---------------------------------------------------------------------------------
 
+    def unlikely(self, x: Tensor, painted: Tensor) -> Tensor:
+        mean, log_scale = painted.chunk(2, dim=1)
+        floor = self.config.floor
+        log_scale = log_scale if floor is None else at_least(log_scale, floor)
+        return logit_laplace_nll(x, mean, log_scale)
+
     def learn(
         self,
         pixels: Tensor,
         temperature: Tensor | float,
         *,
         hard: bool = False,
-        floor: float | None = None,
         dtype: torch.dtype | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """−log p of all pixels under relaxed codes, and KL(q ‖ uniform) of all codes: both sums.
+        """−log p of an image's pixels under relaxed codes, and KL(q ‖ uniform) of its codes, both
+        summed for each image, B.
 
         `nll, kl = codec.learn(pixels, 0.5)`; the evidence bound is nll + kl. `hard` takes the best
-        code and the gradient of the relaxed ones; `floor` bounds ln b from below (`at_least`).
+        code and the gradient of the relaxed ones.
         """
         x = self.as_input(self.sized(pixels))
         logits = tap(self, "logits", self.logits(x, dtype))
         codes = relaxed(logits, temperature, gumbel_noise(logits))
         painted = self.decoder(straight_through(codes) if hard else codes, dtype)
-        return self.unlikely(x, painted, floor).sum(), divergence(logits).sum()
-
-    def unlikely(self, x: Tensor, painted: Tensor, floor: float | None = None) -> Tensor:
-        """−log p of each number of mapped images, B C H W."""
-        mean, log_scale = painted.to(x.dtype).chunk(2, dim=1)
-        log_scale = log_scale if floor is None else at_least(log_scale, floor)
-        return logit_laplace_nll(x, mean, log_scale)
+        nll = self.unlikely(x, painted).flatten(1).sum(1)
+        return nll, divergence(logits).flatten(1).sum(1)

@@ -32,7 +32,7 @@ def logit_laplace_nll(x: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
 
 
 def at_least(log_scale: Tensor, floor: float) -> Tensor:
-    """A scale that stays above e^floor, with a gradient everywhere.
+    """A scale that stays above e^floor, with a gradient everywhere; far above it, itself.
 
     Pixels have 256 values: where an image is one grey throughout, the density of a distribution
     that grows ever narrower has no end, and neither has its gradient.

@@ -28,7 +28,7 @@ class VQVAEModel(CodecModel[VQVAE]):
         return self.codebook.nearest(self.encoder(x, dtype).movedim(1, -1))
 
     def vectors(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.codebook.vectors).movedim(-1, 1)
+        return F.embedding(ids, self.codebook.vectors.clone()).movedim(-1, 1)
 
     def paint(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         painted: Tensor = self.decoder(x, dtype)
@@ -39,27 +39,34 @@ class VQVAEModel(CodecModel[VQVAE]):
 
     # --- learning ---------------------------------------------------------------------------------
 
+    def unlikely(self, x: Tensor, painted: Tensor) -> Tensor:
+        """The squared error: −log p of a normal distribution, but for constants."""
+        return (painted - x).square()
+
     def learn(
         self,
         pixels: Tensor,
         *,
         decay: float = 0.99,
         restart: float = 1.0,
+        keep: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Squared error of all pixels, and the mean squared distance of a number of the encoder's
-        from its code's (the commitment).
+        """The squared error of an image's pixels, summed, and the mean squared distance of the
+        encoder's numbers from their codes' (the commitment), B each.
 
         `error, apart = codec.learn(pixels)`. In training the codebook follows what it stands for
-        (`Codebook.follow`); to look at a step is not to take it.
+        (`Codebook.follow`), of the images with `keep` 1; to look at a step is not to take it.
         """
         x = self.sized(pixels)
         z = tap(self, "vectors", self.encoder(x, dtype))  # B d h w
         ids = self.codebook.nearest(z.detach().movedim(1, -1))
-        near = self.vectors(ids).detach()
+        near = self.vectors(ids)
         through = z + (near - z).detach()  # the code forwards, the vector's gradient backwards
-        painted = self.decoder(through, dtype).to(x.dtype)
+        error = self.unlikely(x, self.decoder(through, dtype)).flatten(1).sum(1)
+        apart = (z - near).square().flatten(1).mean(1)
         if self.training and not listening():
             rows = z.detach().movedim(1, -1).flatten(0, -2)
-            self.codebook.follow(rows, ids.flatten(), decay, restart)
-        return (painted - x).square().sum(), (z - near).square().mean()
+            each = None if keep is None else keep.repeat_interleave(ids[0].numel())
+            self.codebook.follow(rows, ids.flatten(), decay, restart, each)
+        return error, apart

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 from allformer.config.base import Config
 from allformer.config.counting import Part
@@ -15,6 +17,16 @@ class Codec(Config, slot=True):
     codes: int  # in the codebook
     channels: int  # of an image
     image: tuple[int, ...]  # its height and width
+
+    @property
+    def stacks(self) -> dict[str, Any]:
+        """It has none."""
+        return {}
+
+    @property
+    def tokens_each(self) -> int:
+        """The codes of an image."""
+        return math.prod(self.grid)
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -311,6 +311,7 @@ class Job:
                 batch, self.place = next(source)
                 batches.append(batch)
         self.step += 1
+        self.objective.at(self.step)
         random = self.watch.before(self.step, batches)
         ready = [self.objective.onto(b, self.device) for b in batches]
         result = self.stepper(ready, self._rate(self.step))

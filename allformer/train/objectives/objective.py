@@ -144,6 +144,10 @@ class Objective(ABC, Generic[E, B]):
     def collate(self, examples: E, index: Array, frame: Frame | None = None) -> B:
         """The examples numbered `index` as one batch; with a `frame`, filled up to its size."""
 
+    def at(self, step: int) -> None:
+        """Step `step` comes next, the first is 1: what changes as training goes on, such as a
+        temperature, is a function of it alone. A captured step reads what is changed in place."""
+
     def ready(self, batch: B) -> B:
         """What is done to a batch on the device before the step: augmentation, whole batches at
         once. Here nothing.

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.load import read_config_of
+from allformer.codecs import codec_preset, codec_presets
 from allformer.config import ACTIVATIONS, EncoderDecoder, from_dict, to_dict
 from allformer.errors import ConfigError, did_you_mean
 from allformer.families import preset, presets
@@ -144,12 +145,14 @@ class PresetRecipe(_Changed):
     head: HeadRecipe | None = None
 
     def tree(self, shape: str = "encoder-decoder", length: int = 512) -> Any:
-        if self.preset not in presets():
-            hint = did_you_mean(self.preset, presets())
+        known = [*presets(), *codec_presets()]
+        if self.preset not in known:
+            hint = did_you_mean(self.preset, known)
             raise ConfigError(
-                f"model.preset={self.preset!r} is not known; {hint}there is {', '.join(presets())}"
+                f"model.preset={self.preset!r} is not known; {hint}there is {', '.join(known)}"
             )
-        return self._changed(preset(self.preset), self.change, self.head)
+        find = codec_preset if self.preset in codec_presets() else preset
+        return self._changed(find(self.preset), self.change, self.head)
 
 
 @dataclass(frozen=True)
