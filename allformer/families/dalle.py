@@ -71,7 +71,7 @@ def masks(layers: int, text: int, width: int, kernel: int = 11) -> tuple[ImageMa
 
 
 def fitted(
-    tree: DecoderOnly, *, words: int, codes: int, text: int, shape: tuple[int, int], pad_id: int
+    tree: DecoderOnly, *, words: int, codes: int, text: int, shape: tuple[int, ...], pad_id: int
 ) -> DecoderOnly:
     """The same decoder for another vocabulary, length of text and grid of codes."""
     stack = tree.decoder

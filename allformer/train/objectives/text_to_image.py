@@ -51,6 +51,7 @@ from allformer.train.pictures.data import PictureData
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.predictions import Predictions, Seen
 from allformer.train.sections.common import TokenizerRecipe
+from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.section import Section, at_least, share
 from allformer.train.sections.vocabulary import Vocabulary
 
@@ -131,6 +132,10 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
         "tokenizer": {"vocab": 1000},
     }
 
+    def __init__(self, recipe: Recipe | None = None) -> None:
+        super().__init__(recipe)
+        self.pictures: tuple[Pictures, ...] | None = None
+
     @property
     def options(self) -> DrawingOptions:
         """The objective's own settings."""
@@ -166,7 +171,7 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
         self.recipe = replace(
             self.recipe, data=replace(data, image=size.image, channels=size.channels)
         )
-        self.pictures: tuple[Pictures, Pictures] = self.data.opened(corpus, self.recipe.train.seed)
+        self.pictures = self.data.opened(corpus, self.recipe.train.seed)
         self.captions = [self._captions(each) for each in self.pictures]
 
     def _captions(self, pictures: Pictures) -> Captions:
@@ -186,6 +191,7 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
 
     def fingerprint(self) -> str:
         """Of the training pictures, and of their captions."""
+        assert self.pictures is not None
         return fingerprint(self.pictures[0]) + super().fingerprint()
 
     def tokenizer(self, trained: Tokenizer) -> Tokenizer:
@@ -197,6 +203,7 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
 
     def encode(self, tokenizer: Any, say: Say) -> None:
         """Captions as ids, images as codes: once."""
+        assert self.pictures is not None
         sizes = [len(each) for each in self.pictures]
         say(f"pictures: {sizes[0]:,} to train on, {sizes[1]:,} to validate on")
         codec = self.codec.to(pick_device(None))
@@ -273,19 +280,21 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
 
     def config(self, vocabulary: Vocabulary) -> DecoderOnly:
         """The recipe's decoder for these words, this codec and so much text."""
-        tree = self.recipe.model.tree(self.shape, self.longest)
+        tree = self.recipe.model.tree(self.shape)
         if not isinstance(tree, DecoderOnly) or not isinstance(tree.head, JoinedHead):
             raise ConfigError(
                 f"model is a {type(tree).__name__} with head {type(tree.head).__name__}, but "
                 f"objective={self.name!r} needs a DecoderOnly with JoinedHead; give sizes alone "
                 f"(model: {{dim: 256, heads: 4, layers: 6}}), or preset: dalle with changes"
             )
-        fit_source(tree.decoder)
-        sizes: dict[str, Any] = {
-            "words": vocabulary.size, "codes": self.codec.codes, "text": self.data.text,
-            "shape": self.codec.grid, "pad_id": vocabulary.pad or 0,
-        }  # fmt: skip
-        return fitted(tree, **sizes)
+        source = fit_source(tree.decoder)
+        codes, shape = source.codes, source.shape
+        if self.pictures is not None:  # until then nobody needs the codec
+            codes, shape = self.codec.codes, self.codec.grid
+        return fitted(
+            tree, words=vocabulary.size, codes=codes, text=self.data.text, shape=shape,
+            pad_id=vocabulary.pad or 0,
+        )  # fmt: skip
 
     def leave(self, run: Path) -> None:
         """The codec, so that the run can draw wherever it goes."""
