@@ -149,6 +149,7 @@ def test_rows_of_one_length() -> None:
         ({"codec": None}, "objective.codec is missing"),
         ({"data": {"image": [9, 9]}}, r"data.image=\(9, 9\) is not what objective.codec reads"),
         ({"data": {"channels": 3}}, "data.channels=3"),
+        ({"data": {"mean": [0.5]}}, "data.mean"),
     ],
 )
 def test_what_does_not_fit_is_refused(there: Path, changes: dict[str, Any], why: str) -> None:

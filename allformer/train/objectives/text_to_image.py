@@ -168,6 +168,9 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
         for name, (own, wanted) in said.items():
             if own is not None and own != wanted:
                 data.refuse(name, f"is not what objective.codec reads, {wanted}", "leave it out")
+        for name in ("mean", "std"):
+            if getattr(data, name) is not None:
+                data.refuse(name, "is for models that normalise; a codec does not", "leave it out")
         self.recipe = replace(
             self.recipe, data=replace(data, image=size.image, channels=size.channels)
         )
