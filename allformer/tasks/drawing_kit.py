@@ -164,7 +164,7 @@ def open_drawing(
             if processor.settings.clusters is not None:
                 return ColourKit(model, processor, directory)
     raise TaskError(
-        f"{directory} holds a {type(tree).__name__}, which does not draw; give a run of "
+        f"{directory} has the shape {type(tree).__name__} and does not draw; give a run of "
         f"objective=text-to-image, or an ImageGPT with its preprocessor_config.json"
     )
 
