@@ -25,7 +25,7 @@ TEMPLATES = (
 )  # fmt: skip
 TEST_TEMPLATES = (
     "there is a {} in this image.", "a blurry picture of one {}.", "that looks like a {}.",
-    "the photo shows a {}.", "my {}.",
+    "the photo shows a {}.", "my {}.", "this is a photo of {}.",
 )  # fmt: skip
 HOLE = "{}"
 
@@ -40,6 +40,7 @@ class Captions:
 
     texts: tuple[str, ...]
     meaning: Array  # M
+    wording: Array  # M: which template it is made of; of captions of their own 0
     choices: Array
     begin: Array  # N
     count: Array  # N
@@ -66,7 +67,8 @@ def own_captions(pictures: Pictures, name: str) -> Captions:
         choices += [numbers.setdefault(text, len(numbers)) for text in picture.captions]
         count[i] = len(picture.captions)
     begin = count.cumsum() - count
-    return Captions(tuple(numbers), np.arange(len(numbers)), np.array(choices), begin, count)
+    texts = np.arange(len(numbers))
+    return Captions(tuple(numbers), texts, 0 * texts, np.array(choices), begin, count)
 
 
 def put(names: Sequence[Sequence[str]], templates: Sequence[str]) -> tuple[list[str], Array]:
@@ -84,7 +86,8 @@ def made_captions(
     sizes = np.bincount(meaning, minlength=len(names))
     starts = sizes.cumsum() - sizes
     choices = np.arange(len(texts))
-    return Captions(tuple(texts), meaning, choices, starts[numbers], sizes[numbers])
+    wording = choices % len(templates)
+    return Captions(tuple(texts), meaning, wording, choices, starts[numbers], sizes[numbers])
 
 
 def check_templates(name: str, templates: Sequence[str]) -> None:
