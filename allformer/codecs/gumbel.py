@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -27,7 +26,8 @@ def relaxed(logits: Tensor, temperature: Tensor | float, noise: Tensor) -> Tenso
 
 def straight_through(soft: Tensor) -> Tensor:
     """One code has all, with the gradient of `soft`."""
-    hard = F.one_hot(soft.argmax(1), soft.shape[1]).movedim(-1, 1).to(soft.dtype)
+    # Not F.one_hot: it looks at its numbers, and waits for the device to do so.
+    hard = torch.zeros_like(soft).scatter_(1, soft.argmax(1, keepdim=True), 1.0)
     return hard + soft - soft.detach()
 
 

@@ -7,7 +7,8 @@ Pixels lie in 0 … 1, ends included, where the logit is not finite: they are ma
 
 from __future__ import annotations
 
-import torch
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -28,7 +29,7 @@ def logit_laplace_nll(x: Tensor, mean: Tensor, log_scale: Tensor) -> Tensor:
     """−log f(x) of each number: `logit_laplace_nll(map_pixels(pixels), mu, ln_b)`."""
     log_x, log_rest = x.log(), (-x).log1p()
     apart = (log_x - log_rest - mean).abs()
-    return log_scale + log_x + log_rest + apart * (-log_scale).exp() + torch.tensor(2.0).log()
+    return log_scale + log_x + log_rest + apart * (-log_scale).exp() + math.log(2)
 
 
 def at_least(log_scale: Tensor, floor: float) -> Tensor:

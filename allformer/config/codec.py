@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from allformer.config.base import Config
 from allformer.config.counting import Part
@@ -14,6 +14,7 @@ class Codec(Config, slot=True):
     """An image as a few codes out of a codebook, and back. It has no stacks and no head: what it
     is made of stands in `allformer.codecs`. It is built, saved and loaded like any model."""
 
+    head: ClassVar[None] = None
     codes: int  # in the codebook
     channels: int  # of an image
     image: tuple[int, ...]  # its height and width

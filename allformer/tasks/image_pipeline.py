@@ -101,6 +101,11 @@ def open_image_pipeline(
     if dtype is None and where.type == "cpu" and is_half(directory):
         dtype = torch.float32
     model = load(directory, device=where, dtype=dtype, architecture=architecture)
+    if isinstance(model.config, config.Codec):
+        raise TaskError(
+            f"{directory} is a codec, which makes codes of images and images of codes "
+            f"(af.load_codec); give a checkpoint of a model that says something of them"
+        )
     sees = any(isinstance(stack.source, config.Patches) for stack in model.config.stacks.values())
     processor = load_processor(directory) if sees or has_processor(directory) else None
     if processor is None or not (sees or processor.gives == "input_ids"):

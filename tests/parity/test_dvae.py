@@ -138,9 +138,9 @@ def test_the_formula(check):
 def check_vector_quantised() -> None:
     """The nearest code of each vector by the definition, its gradient straight through."""
     codec = loud(VQVAE, dim=5)
-    codec.codebook.vectors.normal_(generator=torch.Generator().manual_seed(2))
     x = pixels()
     z = codec.encoder(x).movedim(1, -1).detach()  # B h w d
+    codec.codebook.vectors.normal_(generator=torch.Generator().manual_seed(2)).mul_(2 * z.std())
     apart = (z[..., None, :] - codec.codebook.vectors).square().sum(-1)
     ids = apart.argmin(-1)
     assert torch.equal(codec.encode(x), ids.flatten(1))

@@ -16,8 +16,9 @@ from allformer.checkpoint.codec import load_codec, save_openai
 from allformer.checkpoint.files import open_tensors
 from allformer.checkpoint.stored import read_whole
 from allformer.codecs import DVAE, VQVAE, CodecModel
+from allformer.codecs.encode_set import encode_set, read_codes
 from allformer.codecs.presets import PRESETS
-from allformer.errors import AllformerError, CheckpointError, ConfigError
+from allformer.errors import AllformerError, CheckpointError, ConfigError, DataError
 
 TINY: dict[str, Any] = {
     "codes": 12, "image": (8, 12), "channels": 2, "hidden": 8, "groups": 3, "start": 6,
@@ -247,3 +248,25 @@ def test_tensors_are_read_as_the_file_has_them(tmp_path):
     files = open_tensors(tmp_path / "encoder.safetensors")
     own = made("dvae").state_dict()
     assert all(torch.equal(read_whole(x), own[f"encoder.{name}"]) for name, x in files.items())
+
+
+# --- a set on disk --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_set_of_images_is_kept_as_codes(name, tmp_path):
+    codec, file = made(name), tmp_path / "codes.npz"
+    batches = [pictures(3, seed=0), pictures(2, seed=1)]
+    assert encode_set(codec, batches, file) == 5
+    found = read_codes(file, codec)
+    assert found.grid == (2, 3)
+    assert found.codes == 12
+    assert found.ids.tolist() == torch.cat([codec.encode(x) for x in batches]).tolist()
+    with pytest.raises(DataError, match="another codec"):
+        read_codes(file, made(name, seed=3))
+    (tmp_path / "odd.npz").write_bytes(b"PK")
+    with pytest.raises(DataError, match="no file of codes"):
+        read_codes(tmp_path / "odd.npz")
+    with pytest.raises(DataError, match="no images"):
+        encode_set(codec, [], tmp_path / "none.npz")
+    assert not (tmp_path / "none.npz").exists()
