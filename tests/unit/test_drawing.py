@@ -143,6 +143,18 @@ def test_rows_of_one_length() -> None:
     assert (rows.tolist(), cut) == ([[1, 5, 2, 0], [1, 5, 6, 2]], 1)
 
 
+def test_codes_are_kept_for_the_next_time(there: Path, tmp_path: Path) -> None:
+    data = {"cache": str(tmp_path / "kept"), "flip": True}
+    first, _ = opened(there, data=data)
+    files = sorted((tmp_path / "kept").iterdir())
+    assert len(files) == 3, "both sides of those to train on, one of the others"
+    made = {file: file.stat().st_mtime_ns for file in files}
+    again, _ = opened(there, data=data)
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "kept").iterdir()} == made
+    for one, other in zip(first.splits, again.splits, strict=True):
+        assert np.array_equal(one.codes, other.codes)
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

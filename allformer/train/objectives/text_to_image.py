@@ -12,10 +12,12 @@ Legend: B rows, L places of text, N codes of an image, U captions that differ, P
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,6 +26,8 @@ from torch import Tensor
 
 from allformer.checkpoint.codec import FOLDER, load_codec
 from allformer.checkpoint.save import OWN, save
+from allformer.codecs.encode_set import encode_set, read_codes
+from allformer.codecs.encode_set import fingerprint as codec_fingerprint
 from allformer.config import DecoderOnly, JoinedHead
 from allformer.core.inputs import Side
 from allformer.core.layout import Grid
@@ -72,12 +76,14 @@ class DrawingOptions(Section, section="objective"):
 @dataclass(frozen=True)
 class DrawingData(PictureData, section="data"):
     """Pictures with captions of their own, or labels that are put into `templates`; `names` are
-    other words for labels. A caption has `text` places. `flip`: mirrored images are taken too."""
+    other words for labels. A caption has `text` places. `flip`: mirrored images are taken too.
+    `cache` is a folder that keeps the codes for the next time."""
 
     templates: tuple[str, ...] = TEMPLATES
     names: Mapping[str, Any] = field(default_factory=dict)
     text: Annotated[int, at_least(3)] = 64
     flip: bool = False
+    cache: str | None = None
 
 
 class DrawingBatch(NamedTuple):
@@ -233,14 +239,27 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
 
     def _codes(self, pictures: Pictures, codec: Any, say: Say, flip: bool) -> Array:
         """1 or 2, P, N: those of each image, and of its mirror image."""
-        gallery = Gallery(pictures, self.settings, say)
-        found: list[list[Array]] = [[], []]
-        for first in range(0, len(gallery), _AT_ONCE):
-            index = np.arange(first, min(first + _AT_ONCE, len(gallery)))
-            pixels = torch.from_numpy(gallery.pixels(index)).to(codec.device)
-            for i, side in enumerate((pixels, pixels.flip(-1)) if flip else (pixels,)):
-                found[i].append(codec.encode(side).cpu().numpy().astype(np.int32))
-        return np.stack([np.concatenate(side) for side in found if side])
+        sides = (False, True) if flip else (False,)
+        return np.stack([self._side(pictures, codec, say, side) for side in sides])
+
+    def _side(self, pictures: Pictures, codec: Any, say: Say, mirrored: bool) -> Array:
+        """P N: as they were kept, or from the codec."""
+        asked = self.data.cache
+        if asked is None:
+            with TemporaryDirectory() as folder:
+                return self._encoded(pictures, codec, say, mirrored, Path(folder) / "codes.npz")
+        known = f"{fingerprint(pictures)}{codec_fingerprint(codec)}{self.data.resample}{mirrored}"
+        name = blake2b(known.encode(), digest_size=8).hexdigest()
+        Path(asked).mkdir(parents=True, exist_ok=True)
+        return self._encoded(pictures, codec, say, mirrored, Path(asked) / f"codes-{name}.npz")
+
+    def _encoded(
+        self, pictures: Pictures, codec: Any, say: Say, mirrored: bool, file: Path
+    ) -> Array:
+        if not file.is_file():
+            gallery = Gallery(pictures, self.settings, say)
+            encode_set(codec, _batches(gallery, codec.device, mirrored), file)
+        return read_codes(file, codec).ids.astype(np.int32)
 
     @property
     def settings(self) -> Settings:
@@ -388,3 +407,11 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
                 for i, text in enumerate(chosen)
             )
         )
+
+
+def _batches(gallery: Gallery, device: torch.device, mirrored: bool) -> Iterator[Tensor]:
+    """All images in their order, as bytes."""
+    for first in range(0, len(gallery), _AT_ONCE):
+        index = np.arange(first, min(first + _AT_ONCE, len(gallery)))
+        pixels = torch.from_numpy(gallery.pixels(index)).to(device)
+        yield pixels.flip(-1) if mirrored else pixels
