@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
+    from allformer.tasks.draw import draw
+    from allformer.tasks.drawing_kit import open_drawing
     from allformer.tasks.embed import embed, similarity
     from allformer.tasks.embed_image import embed_image
     from allformer.tasks.fill import fill
@@ -55,8 +57,8 @@ _LATER = {
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
-        ("answer", "classify", "classify_image", "embed", "embed_image", "fill",
-         "image_similarity", "open_image_pipeline", "open_kit", "open_pipeline",
+        ("answer", "classify", "classify_image", "draw", "embed", "embed_image", "fill",
+         "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
          "search_images", "search_texts", "similarity", "summarise", "tag", "translate"),
         "allformer.tasks",
     ),
@@ -88,6 +90,7 @@ __all__ = [
     "codec_preset",
     "config_from_json",
     "count",
+    "draw",
     "embed",
     "embed_image",
     "fill",
@@ -95,6 +98,7 @@ __all__ = [
     "lengthen",
     "load",
     "load_codec",
+    "open_drawing",
     "open_image_pipeline",
     "open_kit",
     "open_pipeline",

@@ -57,6 +57,7 @@ from allformer.core.inputs import Side
 from allformer.core.layout import Layout
 from allformer.core.model import AnyModel, EncoderDecoderModel, build
 from allformer.core.taps import listen
+from allformer.families.dalle import dalle
 from tests.loud import make_loud
 
 VOCAB, PAD, BOS, EOS = 37, 0, 2, 3
@@ -240,6 +241,7 @@ SPREAD: dict[str, Model] = {
             -10.0,
         ),
     ),
+    "text and an image": dalle(24, 3, 4, words=20, codes=17, text=6, shape=(5, 7), kernel=3),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))
     ),

@@ -30,6 +30,7 @@ from allformer.codecs import DVAE, CodecModel, DVAEModel
 from allformer.core.model import build
 from allformer.errors import CheckpointError, ConfigError
 
+FOLDER = "codec"  # within a run that draws: its own
 HALVES = ("encoder", "decoder")
 ENDINGS = (".safetensors", ".pkl", ".pt", ".pth", ".bin")
 

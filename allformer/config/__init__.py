@@ -39,6 +39,9 @@ from allformer.config.head import (
     PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
     Transform, heads_of, words_of,
 )  # fmt: skip
+from allformer.config.colour_head import ColourHead
+from allformer.config.joined import Joined, JoinedHead, TextAndPlane
+from allformer.config.axial_mask import ColumnMask, ImageMask, NearMask, RowMask
 from allformer.config.pixel_head import PixelHead
 from allformer.config.reading_head import ReadingHead
 from allformer.config.teacher_head import TeacherHead
@@ -66,6 +69,8 @@ __all__ = [
     "BucketBias",
     "ClassHead",
     "Codec",
+    "ColourHead",
+    "ColumnMask",
     "Config",
     "Contrast",
     "DecoderOnly",
@@ -77,6 +82,9 @@ __all__ = [
     "Full",
     "GlobalWindow",
     "Head",
+    "ImageMask",
+    "Joined",
+    "JoinedHead",
     "LMHead",
     "Learned",
     "LearnedPlane",
@@ -87,6 +95,7 @@ __all__ = [
     "Mixer",
     "Model",
     "Natural",
+    "NearMask",
     "Norm",
     "Part",
     "Patches",
@@ -102,6 +111,7 @@ __all__ = [
     "Relative",
     "Reversible",
     "Rotary",
+    "RowMask",
     "Rule",
     "Several",
     "Sinusoidal",
@@ -110,6 +120,7 @@ __all__ = [
     "SpanHead",
     "Stack",
     "TeacherHead",
+    "TextAndPlane",
     "Tokens",
     "Transform",
     "TwoTowers",

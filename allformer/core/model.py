@@ -97,9 +97,9 @@ class Model(nn.Module, Generic[C]):
             f"build it with LMHead()"
         )
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states → scores over the vocabulary."""
-        scores: Tensor = self.vocab_head(hidden)
+    def logits(self, hidden: Tensor, where: Tensor | None = None) -> Tensor:
+        """Hidden states → scores over the vocabulary; `where` they stand, for heads that ask."""
+        scores: Tensor = self.vocab_head(hidden, where)
         return scores
 
     def generate(self, input_ids: Tensor | None = None, **options: Any) -> Any:
@@ -559,7 +559,8 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         grid = cache.grid(ids.shape[0], ids.shape[1], keep)
         sides = {"decoder": Side(grid, inputs, ids, grid.total)}
         hidden = self.hidden(sides, dtype=dtype, kernel=kernel, cache=cache)["decoder"]
-        return self.logits(hidden[:, -1])
+        placed = self.vocab_head.placed
+        return self.logits(hidden[:, -1], grid.columns(ids.device)[-1:] if placed else None)
 
 
 AnyModel = EncoderDecoderModel | EncoderOnlyModel | DecoderOnlyModel

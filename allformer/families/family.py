@@ -31,7 +31,7 @@ ENDINGS = {
     "ForSequenceClassification": "class", "ForNextSentencePrediction": "class",
     "ForTokenClassification": "token", "ForQuestionAnswering": "span",
     "ForImageClassification": "class", "ForMaskedImageModeling": "pixels",
-    "ForImageClassificationWithTeacher": "teacher",
+    "ForImageClassificationWithTeacher": "teacher", "ForCausalImageModeling": "words",
 }  # fmt: skip
 
 

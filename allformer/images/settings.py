@@ -43,12 +43,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "SiglipImageProcessor": {
         **_ALL, "size": _SQUARE, "resample": 3, "do_convert_rgb": True, "default_to_square": False,
     },
+    "ImageGPTImageProcessor": {
+        **_ALL, "size": {"height": 256, "width": 256}, "resample": 2, "clusters": None,
+        "do_color_quantize": True,
+    },
 }  # fmt: skip
 # Of files that name no class: by the model_type of config.json.
 MODEL_TYPES = {
     "vit": "ViTImageProcessor", "deit": "DeiTImageProcessor", "dinov2": "BitImageProcessor",
     "dinov2_with_registers": "BitImageProcessor", "clip": "CLIPImageProcessor",
-    "siglip": "SiglipImageProcessor",
+    "siglip": "SiglipImageProcessor", "imagegpt": "ImageGPTImageProcessor",
 }  # fmt: skip
 # Said by files and without a bearing on the numbers: names of classes, and where tensors go.
 _ASIDE = {
@@ -64,7 +68,8 @@ _ONLY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The steps, in their order: RGB, resize, centre crop, rescale, normalise."""
+    """The steps, in their order: RGB, resize, centre crop, rescale, normalise; with `clusters`,
+    the number of the nearest of these colours in place of each pixel (ImageGPT)."""
 
     image_processor_type: str
     do_resize: bool
@@ -78,6 +83,7 @@ class Settings:
     image_mean: tuple[float, ...] | float
     image_std: tuple[float, ...] | float
     do_convert_rgb: bool
+    clusters: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def mode(self) -> str:
@@ -93,6 +99,8 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """As preprocessor_config.json holds them."""
         raw = {name: value for name, value in asdict(self).items() if value is not None}
+        if "clusters" in KINDS[self.image_processor_type]:
+            raw["do_color_quantize"] = self.clusters is not None
         return {name: list(x) if isinstance(x, tuple) else x for name, x in raw.items()}
 
 
@@ -126,6 +134,7 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
         image_mean=_numbers(said["image_mean"], "image_mean"),
         image_std=_numbers(said["image_std"], "image_std"),
         do_convert_rgb=_switch(said, "do_convert_rgb"),
+        clusters=_clusters(said) if "clusters" in usual else None,
     )
     _check(settings)
     return settings
@@ -167,6 +176,24 @@ def _check(settings: Settings) -> None:
         std = settings.image_std
         if 0 in (std if isinstance(std, tuple) else (std,)):
             raise DataError(f"image_std={std} has a zero, by which nothing is divided; try 0.5")
+
+
+def _clusters(said: Mapping[str, Any]) -> tuple[tuple[float, ...], ...] | None:
+    """The colours that pixels are numbered by; None where they stay as they are."""
+    if said["do_center_crop"]:
+        raise DataError("do_center_crop is true, but no class that numbers colours crops; leave it")
+    if not _switch(said, "do_color_quantize"):
+        return None
+    found = said["clusters"]
+    if not isinstance(found, list | tuple) or not found:
+        raise DataError(
+            "do_color_quantize is true, but clusters has no colours; give a list of [red, green, "
+            "blue], each from -1 to 1"
+        )
+    colours = tuple(_numbers(each, "clusters") for each in found)
+    if any(not isinstance(each, tuple) or len(each) != 3 for each in colours):
+        raise DataError("clusters must be a list of [red, green, blue]; correct it")
+    return colours  # type: ignore[return-value]
 
 
 def _switch(said: Mapping[str, Any], name: str) -> bool:

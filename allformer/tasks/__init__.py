@@ -12,6 +12,8 @@ from __future__ import annotations
 from allformer.tasks.answer import answer
 from allformer.tasks.classify import classify
 from allformer.tasks.classify_image import classify_image
+from allformer.tasks.draw import Drawing, draw
+from allformer.tasks.drawing_kit import open_drawing
 from allformer.tasks.embed import embed, similarity
 from allformer.tasks.embed_image import embed_image
 from allformer.tasks.fill import fill
@@ -28,9 +30,9 @@ from allformer.tasks.texts import generate, summarise, translate
 Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
-    "Answer", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Match", "Pipeline", "Stream",
-    "answer", "classify", "classify_image", "embed", "embed_image", "fill", "generate",
-    "image_similarity",
-    "open_image_pipeline", "open_kit", "open_pipeline", "search_images", "search_texts",
+    "Answer", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Match", "Pipeline",
+    "Stream", "answer", "classify", "classify_image", "draw", "embed", "embed_image", "fill",
+    "generate", "image_similarity", "open_drawing", "open_image_pipeline", "open_kit",
+    "open_pipeline", "search_images", "search_texts",
     "similarity", "summarise", "tag", "translate",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from tests.mutants import (
     clip,
     codecs,
     contrast,
+    drawing,
     families,
     images,
     linear,
@@ -33,6 +34,7 @@ ROOMS = (
     clip,
     codecs,
     contrast,
+    drawing,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]
