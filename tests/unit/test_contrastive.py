@@ -218,6 +218,16 @@ def test_wordings_are_drawn_by_seed_and_epoch_in_whole_batches(data: Path) -> No
     assert len({texts[i] for i in first.drawn}) > 40  # of 4 × 16
 
 
+def test_pictures_are_read_once_for_all_epochs(data: Path) -> None:
+    objective, _ = opened(recipe(data))
+    first, later = objective.examples(0), objective.examples(1)
+    wanted = first.pixels(np.arange(5))
+    assert np.array_equal(later.pixels(np.arange(5)), wanted)
+    assert first.origin is later.origin
+    assert "_whole" in vars(first.origin)
+    assert "_whole" not in vars(later)
+
+
 def check_wordings_are_new(data: Path) -> None:
     """What is validated with is never trained on."""
     objective, _ = opened(recipe(data))
