@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,21 +13,24 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typer.testing import CliRunner
 
 import allformer as af
 from allformer.checkpoint.weights import read_tensors
+from allformer.cli.main import app
 from allformer.core.heads.contrast import Contrast, unit
 from allformer.errors import ConfigError, DataError
 from allformer.metrics.zero_shot import recall, worst_wording, zero_shot
 from allformer.train.batch import keyed
 from allformer.train.loop import open_objective, train
+from allformer.train.metrics import read_metrics
 from allformer.train.objectives.contrastive import MOST, Contrastive
 from allformer.train.pictures.pair_loss import pair_loss
 from allformer.train.recipe import Recipe, make_recipe, read_recipe
 from allformer.train.tokenizing import make_tokenizer, vocabulary_of
 from tests.drawn import halves, write_idx
 from tests.models import SPREAD
-from tests.ranks import start
+from tests.ranks import by_oneself, start
 
 SIDES = ("left", "right", "top", "bottom")
 
@@ -214,6 +218,16 @@ def test_wordings_are_drawn_by_seed_and_epoch_in_whole_batches(data: Path) -> No
     assert len({texts[i] for i in first.drawn}) > 40  # of 4 × 16
 
 
+def test_pictures_are_read_once_for_all_epochs(data: Path) -> None:
+    objective, _ = opened(recipe(data))
+    first, later = objective.examples(0), objective.examples(1)
+    wanted = first.pixels(np.arange(5))
+    assert np.array_equal(later.pixels(np.arange(5)), wanted)
+    assert first.origin is later.origin
+    assert "_whole" in vars(first.origin)
+    assert "_whole" not in vars(later)
+
+
 def check_wordings_are_new(data: Path) -> None:
     """What is validated with is never trained on."""
     objective, _ = opened(recipe(data))
@@ -342,7 +356,7 @@ def test_zero_shot_and_recall_by_hand() -> None:
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     out = tmp_path_factory.mktemp("runs") / "halves"
-    asked = recipe(data, train={"steps": 90, "save_every": 200, "average": 1})
+    asked = recipe(data, train={"steps": 70, "save_every": 200, "average": 1})
     return out, train(asked, out, device="cpu").rows[-1]
 
 
@@ -366,7 +380,17 @@ def test_a_run_is_a_checkpoint_for_the_tasks(run: tuple[Path, Any]) -> None:
     assert read_recipe(out / "recipe.yaml").options.labels == SIDES
 
 
-@pytest.mark.parametrize("sigmoid", [False, True])
+def test_evaluate_scores_the_test_split_in_words_never_seen(
+    run: tuple[Path, Any], data: Path
+) -> None:
+    asked = ["evaluate", str(run[0]), "--data", str(data), "--split", "test", "--json"]
+    found = json.loads(CliRunner().invoke(app, asked).output.splitlines()[-1])
+    assert found["examples"] == 40
+    assert found["accuracy"] > 0.85
+    assert {"accuracy_worst", "text_recall", "image_recall"} <= set(found)
+
+
+@pytest.mark.parametrize("sigmoid", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_run_that_goes_on_is_exact(data: Path, tmp_path: Path, sigmoid: bool) -> None:
     model = {"sigmoid": sigmoid}
     augment = {"crop": 1, "cutmix": 1.0}
@@ -382,7 +406,7 @@ def test_a_run_that_goes_on_is_exact(data: Path, tmp_path: Path, sigmoid: bool) 
 # --- several ranks --------------------------------------------------------------------------------
 
 
-def ranks_look_at_all(folder: str) -> None:
+def ranks_look_at_all() -> None:
     """A worker: this rank's half of the pairs; what all sum up is the loss of the whole."""
     import torch.distributed as dist
 
@@ -407,6 +431,27 @@ def ranks_look_at_all(folder: str) -> None:
     torch.testing.assert_close(scale, wanted[2], atol=1e-10, rtol=0)
 
 
+def ranks_train_as_one(folder: str, data: str) -> None:
+    """A worker: two ranks with half of each batch have the losses of one with all of it."""
+    import torch.distributed as dist
+
+    plain, steps = {"augment": {}}, {"steps": 3, "save_every": 10, "average": 1}
+    log = {"every": 1}
+    whole = recipe(Path(data), data=plain, log=log, train={**steps, "batch_rows": 96})
+    half = recipe(Path(data), data=plain, log=log, train={**steps, "batch_rows": 48})
+    half = replace(half, parallel=replace(half.parallel, data=2))
+    train(half, f"{folder}/two", device="cpu")
+    if dist.get_rank() == 0:
+        with by_oneself():
+            train(whole, f"{folder}/one", device="cpu")
+        one, two = (read_metrics(Path(folder) / x) for x in ("one", "two"))
+        assert len(one) == len(two) == 4
+        for row, other in zip(one, two, strict=True):
+            for name in ("nll", "gradient_norm", "validation_nll"):
+                assert row.get(name, 0) == pytest.approx(other.get(name, 0), rel=1e-4)
+
+
 @pytest.mark.slow
-def test_ranks_look_at_each_others_pairs(tmp_path: Path) -> None:
-    start(2, tmp_path, ranks_look_at_all, str(tmp_path))
+def test_ranks_look_at_each_others_pairs(data: Path, tmp_path: Path) -> None:
+    start(2, tmp_path / "loss", ranks_look_at_all)
+    start(2, tmp_path / "runs", ranks_train_as_one, str(tmp_path / "runs"), str(data))

@@ -29,6 +29,7 @@ class CaptionedGallery(Gallery):
         self.drawn: Array = captions.drawn(0)  # N, of each picture its text
         self.batches: list[Array] | None = None  # in an order of their own
         self.width = width or int(rows.lengths.max())
+        self.origin: CaptionedGallery = self  # which keeps the pixels, for all epochs
 
     def at(self, seed: int, epoch: int, size: int) -> CaptionedGallery:
         """The same pictures as an epoch has them: texts drawn anew, whole batches of `size`.
@@ -42,6 +43,10 @@ class CaptionedGallery(Gallery):
         new.drawn = self.captions.drawn(seed, epoch, 1)
         new.batches = list(order[: len(order) // size * size].reshape(-1, size))
         return new
+
+    def pixels(self, index: Array) -> Array:
+        """Those of the pictures numbered `index`."""
+        return super().pixels(index) if self.origin is self else self.origin.pixels(index)
 
     def texts(self, index: Array, room: int | None, pad: int) -> tuple[Array, Array, Array]:
         """The distinct texts of some pictures: ids U T, which are real U T, and of each picture
