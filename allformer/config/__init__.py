@@ -33,6 +33,7 @@ from allformer.config.block import Block, cycle, repeat
 from allformer.config.source import Source, Tokens
 from allformer.config.patches import Patches
 from allformer.config.plane import LearnedPlane, Plane, SinusoidalPlane
+from allformer.config.queries import Queries
 from allformer.config.flow import Flow, Reversible
 from allformer.config.stack import Stack
 from allformer.config.head import (
@@ -40,6 +41,7 @@ from allformer.config.head import (
     Transform, heads_of, words_of,
 )  # fmt: skip
 from allformer.config.pixel_head import PixelHead
+from allformer.config.box_head import BoxHead, SetLoss
 from allformer.config.reading_head import ReadingHead
 from allformer.config.teacher_head import TeacherHead
 from allformer.config.vector_head import Probe, VectorHead
@@ -62,6 +64,7 @@ __all__ = [
     "Beside",
     "Block",
     "BlockSparse",
+    "BoxHead",
     "BucketBias",
     "ClassHead",
     "Config",
@@ -96,11 +99,13 @@ __all__ = [
     "PretrainHead",
     "Probability",
     "Probe",
+    "Queries",
     "ReadingHead",
     "Relative",
     "Reversible",
     "Rotary",
     "Rule",
+    "SetLoss",
     "Several",
     "Sinusoidal",
     "SinusoidalPlane",

@@ -76,6 +76,6 @@ def _how(pipeline: ImagePipeline, pooling: str | None) -> Callable[[Tensor], Ten
     def pooled(pixels: Tensor) -> Tensor:
         states = model.states(pixel_values=pixels)
         x = list(states.values())[-1]  # B F+N dim
-        return x[:, 0] if first else x[:, source.front :].mean(1)
+        return x[:, 0] if first else x[:, source.patches].mean(1)
 
     return pooled
