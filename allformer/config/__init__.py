@@ -34,6 +34,7 @@ from allformer.config.source import Source, Tokens
 from allformer.config.patches import Patches
 from allformer.config.plane import LearnedPlane, Plane, SinusoidalPlane
 from allformer.config.queries import Queries
+from allformer.config.resnet import ResNet
 from allformer.config.flow import Flow, Reversible
 from allformer.config.stack import Stack
 from allformer.config.head import (
@@ -48,6 +49,7 @@ from allformer.config.vector_head import Probe, VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.two_towers import Contrast, TwoTowers
+from allformer.config.set_decoder import SetDecoder
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
@@ -102,9 +104,11 @@ __all__ = [
     "Queries",
     "ReadingHead",
     "Relative",
+    "ResNet",
     "Reversible",
     "Rotary",
     "Rule",
+    "SetDecoder",
     "SetLoss",
     "Several",
     "Sinusoidal",

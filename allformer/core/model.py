@@ -37,7 +37,14 @@ from allformer.core.states import Cache, SegmentMemory
 from allformer.core.taps import listening
 from allformer.errors import ConfigError
 
-C = TypeVar("C", config.EncoderDecoder, config.EncoderOnly, config.DecoderOnly, config.TwoTowers)
+C = TypeVar(
+    "C",
+    config.EncoderDecoder,
+    config.EncoderOnly,
+    config.DecoderOnly,
+    config.TwoTowers,
+    config.SetDecoder,
+)
 LAYERS = "layers"  # among hidden states: those after each layer, for heads that read them all
 _SAME = {"sentence_order_label": "next_sentence_label"}  # ALBERT's name for the pair's label
 
@@ -586,7 +593,7 @@ def build(
     if not isinstance(model, config.Model):
         raise ConfigError(
             f"build got {type(model).__name__}; it takes EncoderDecoder, EncoderOnly, "
-            f"DecoderOnly or TwoTowers"
+            f"DecoderOnly, SetDecoder or TwoTowers"
         )
     with torch.device("meta"):
         built: AnyModel = module_for(model)(model)

@@ -18,6 +18,7 @@ from allformer.families import (
     clip_text,
     clip_vision,
     deit,
+    detr,
     dinov2,
     dinov2_with_registers,
     gpt2,
@@ -49,7 +50,7 @@ from allformer.families.family import Family
 _ALL = (
     bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
     bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, deit, dinov2, dinov2_with_registers, clip,
-    clip_text, clip_vision, siglip, yolos,
+    clip_text, clip_vision, siglip, yolos, detr,
 )  # fmt: skip
 _FAMILIES = [
     *(family.FAMILY for family in _ALL),

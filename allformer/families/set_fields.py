@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from allformer.config import SetLoss
+from allformer.config import BoxHead, SetLoss
 from allformer.families import layer_map
 from allformer.families.fields import Fields
 from allformer.families.kinds import NUMBER
@@ -37,3 +38,11 @@ def layers(depth: int, ours: str, theirs: str) -> list[Op]:
         for i in range(depth)
         for op in layer_map.dense(f"{ours}.layers.{i}", f"{theirs}.layers.{i}")
     ]
+
+
+def same(model: Any) -> Any:
+    """For `Family.same`: which layers are scored in training is in no file."""
+    if not isinstance(model.head, BoxHead):
+        return model
+    plain = replace(model.head.loss, auxiliary=False)
+    return replace(model, head=replace(model.head, loss=plain))

@@ -82,4 +82,7 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     return ops + layer_map.layers(stack, "encoder", f"{base}encoder.layer", vit.LAYER)
 
 
-FAMILY = Family("yolos", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="vit.")
+FAMILY = Family(
+    "yolos", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="vit.",
+    same=set_fields.same,
+)  # fmt: skip
