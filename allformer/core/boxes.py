@@ -6,6 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from allformer.core.precision import widen
+
 
 def corners(boxes: Tensor) -> Tensor:
     """… 4, centres and sizes → … 4, corners."""
@@ -41,3 +43,10 @@ def generalised_iou(a: Tensor, b: Tensor) -> Tensor:
     common, around = area(inner), area(outer)
     union = area(a) + area(b) - common
     return common / union - (around - union) / around
+
+
+def found(logits: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What queries say, … Q C+1 and … Q 4, as scores … Q, classes … Q and corners … Q 4: of each
+    the likeliest class but nothing."""
+    scores, classes = widen(logits).softmax(-1)[..., :-1].max(-1)
+    return scores, classes, corners(widen(boxes))

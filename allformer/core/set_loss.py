@@ -5,7 +5,8 @@
     parts.total.backward()
 
 Costs of all images (and layers) are computed at once where the guesses are, and copied to the CPU
-once; there scipy finds the cheapest matching of each image.
+once; there scipy finds the cheapest matching of each image. On a GPU a few objects are matched
+where they are, and nothing waits.
 
 Legend: L layers, B images, Q queries, M objects of an image at most, C classes (number C: nothing).
 """
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from allformer import config
 from allformer.core.boxes import corners, generalised_iou
+from allformer.core.few_matched import MOST, few_matched
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
 
@@ -85,30 +87,36 @@ def costs(guesses: Guesses, wanted: Wanted, settings: config.SetLoss) -> Tensor:
 def match(guesses: Guesses, wanted: Wanted, settings: config.SetLoss) -> Tensor:
     """The query of each object, … B M; −1 where there is no object, or no query is left for it."""
     table = costs(guesses, wanted, settings)
-    device = table.device
-    counts = (wanted.classes != NOBODY).sum(-1)
     flat = table.flatten(0, -3)  # (L·)B Q M
-    both = torch.cat([flat.flatten(), counts.flatten().to(flat.dtype)]).cpu()  # one wait
-    price = both[: flat.numel()].view(flat.shape).numpy()
-    lengths = both[flat.numel() :].long().tolist()
-    given = torch.from_numpy(cheapest(price, lengths * (len(price) // len(lengths))))
-    return given.view(*table.shape[:-2], table.shape[-1]).to(device, non_blocking=True)
+    real = (wanted.classes != NOBODY).expand(*table.shape[:-2], -1).reshape(len(flat), -1)
+    if table.is_cuda and fits_device(*flat.shape[1:]):
+        given = few_matched(flat.clamp_max(1e9), real)
+    else:
+        both = torch.cat([flat, real[:, None].to(flat.dtype)], 1).cpu().numpy()  # one wait
+        given = torch.from_numpy(cheapest(both[:, :-1], both[:, -1] > 0))
+    return given.view(*table.shape[:-2], table.shape[-1]).to(table.device, non_blocking=True)
 
 
-def cheapest(price: Any, lengths: Sequence[int]) -> Any:
-    """For each table (queries × objects, of which the first `lengths` count): the query of each
-    object, so that the sum is least."""
+def fits_device(queries: int, objects: int) -> bool:
+    """Whether so many are matched on a GPU without waiting for it."""
+    return objects <= min(MOST, queries)
+
+
+def cheapest(price: Any, real: Any) -> Any:
+    """For each table (R queries × objects, of which those that are `real` count): the query of each
+    object, so that the sum is least, R objects."""
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
         raise ConfigError(
             "objects are given to queries by scipy; install it: pip install allformer[vision]"
         ) from None
-    given = np.full((price.shape[0], price.shape[2]), NOBODY, np.int64)
-    for row, table, count in zip(given, price, lengths, strict=True):
-        if count:
-            queries, objects = linear_sum_assignment(table[:, :count])
-            row[objects] = queries
+    given = np.full(real.shape, NOBODY, np.int64)
+    for row, table, there in zip(given, price, real, strict=True):
+        numbers = np.flatnonzero(there)
+        if len(numbers):
+            queries, objects = linear_sum_assignment(table[:, numbers])
+            row[numbers[objects]] = queries
     return given
 
 
