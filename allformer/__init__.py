@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
+    from allformer.tasks.detect import detect
     from allformer.tasks.embed import embed, similarity
     from allformer.tasks.embed_image import embed_image
     from allformer.tasks.fill import fill
@@ -51,7 +52,7 @@ _LATER = {
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
-        ("answer", "classify", "classify_image", "embed", "embed_image", "fill",
+        ("answer", "classify", "classify_image", "detect", "embed", "embed_image", "fill",
          "image_similarity", "open_image_pipeline", "open_kit", "open_pipeline", "similarity",
          "summarise", "tag", "translate"),
         "allformer.tasks",
@@ -83,6 +84,7 @@ __all__ = [
     "classify_image",
     "config_from_json",
     "count",
+    "detect",
     "embed",
     "embed_image",
     "fill",

@@ -53,6 +53,10 @@ class ImagePipeline:
         tree = self.model.config
         if isinstance(tree, config.TwoTowers):
             return ("classify-image --labels", "similarity --image", "embed-image")
+        if isinstance(tree.head, config.BoxHead):
+            return (
+                ("detect", "embed-image") if isinstance(tree, config.EncoderOnly) else ("detect",)
+            )
         classes = isinstance(tree.head, config.ClassHead | config.TeacherHead)
         return ("classify-image", "embed-image") if classes else ("embed-image",)
 
@@ -97,7 +101,8 @@ def open_image_pipeline(
     if dtype is None and where.type == "cpu" and is_half(directory):
         dtype = torch.float32
     model = load(directory, device=where, dtype=dtype, architecture=architecture)
-    if not any(isinstance(stack.source, config.Patches) for stack in model.config.stacks.values()):
+    seeing = config.Patches | config.ResNet
+    if not any(isinstance(stack.source, seeing) for stack in model.config.stacks.values()):
         raise TaskError(
             f"{directory} reads text, not images; give a checkpoint of a model that sees (ViT, "
             f"DINOv2, CLIP, …)"

@@ -51,3 +51,12 @@ class Answer(Result):
     score: float
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class Detected(Result):
+    """An object on an image; its `box` is left, top, right, below, in pixels."""
+
+    label: str
+    score: float
+    box: tuple[float, ...]
