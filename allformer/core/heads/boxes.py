@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from allformer import config
 from allformer.core.heads.head import Head, Hidden
 from allformer.core.linear import Linear
+from allformer.core.precision import widen
 from allformer.core.registry import implements
 from allformer.core.set_loss import Guesses, Parts, Wanted, make_wanted, set_loss
 from allformer.core.taps import tap
@@ -49,8 +50,11 @@ class BoxHead(Head):
         self.queries = source.behind if isinstance(source, config.Patches) else None
 
     def guess(self, states: Tensor) -> Guesses:
-        """What the queries among the states say, … T dim → … Q C+1 and … Q 4."""
-        x = states if self.queries is None else states[..., -self.queries :, :]
+        """What the queries among the states say, … T dim → … Q C+1 and … Q 4.
+
+        In fp32 at least: bf16 would put an edge of a box a 256th of the image aside.
+        """
+        x = widen(states if self.queries is None else states[..., -self.queries :, :])
         return Guesses(self.classes(x), self.boxes(x).sigmoid())
 
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
