@@ -152,7 +152,7 @@ def _class_loss(logits: Tensor, classes: Tensor, given: Tensor, nothing: float) 
     aims = torch.full((*logits.shape[:-2], logits.shape[-2] + 1), none, device=logits.device)
     place = given.where(given != NOBODY, logits.shape[-2])
     aims = aims.scatter(-1, place, classes.clamp_min(0).expand(given.shape))[..., :-1]
-    weights = torch.where(aims == none, nothing, 1.0).to(logits.dtype)
+    weights = logits.new_ones(aims.shape).masked_fill(aims == none, nothing)
     said = F.cross_entropy(logits.flatten(0, -2), aims.flatten(), reduction="none")
     said = said.view(aims.shape) * weights
     return (said.sum((-2, -1)) / weights.sum((-2, -1))).sum()

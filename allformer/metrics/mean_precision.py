@@ -81,10 +81,17 @@ def _dataset(there: Sequence[There], classes: int, kind: str) -> dict[str, Any]:
             marks.append(mark)
     return {
         "info": {},
-        "images": [{"id": image} for image in range(1, len(there) + 1)],
+        "images": [{"id": i, **_size(one)} for i, one in enumerate(there, 1)],
         "annotations": marks,
         "categories": [{"id": number} for number in range(1, classes + 1)],
     }
+
+
+def _size(one: There) -> dict[str, int]:
+    """Of an image whose masks are compared."""
+    if one.masks is None:
+        return {}
+    return {"height": int(one.masks.shape[1]), "width": int(one.masks.shape[2])}
 
 
 def _results(found: Sequence[Found], kind: str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ def make_scenes(**more: object) -> Scenes:
     random = np.random.default_rng(0)
     pixels = np.zeros((20, 12, 12), np.uint8)
     pixels[:, 2:10, 3:9] = random.integers(20, 256, (20, 8, 6))
-    settings = {"count": 30, "canvas": (40, 48), "objects": (2, 5), **more}
+    settings = {"count": 30, "canvas": (40, 48), "objects": (2, 5), "visible": 0.5, **more}
     return Scenes(pixels, np.arange(20) % 3, ("a", "b", "c"), **settings)  # type: ignore[arg-type]
 
 

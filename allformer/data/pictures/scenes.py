@@ -29,7 +29,7 @@ from allformer.json_file import read_object
 FILE = "scenes.json"
 TRIES = 20  # places that are tried for an object before it is left out
 COUNTS = {"train": 30_000, "val": 1_000, "test": 2_000}
-USUAL: dict[str, Any] = {"canvas": [96, 96], "objects": [2, 5], "visible": 0.5, "seed": 0}
+USUAL: dict[str, Any] = {"canvas": [96, 96], "objects": [2, 5], "visible": 0.7, "seed": 0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Scenes:
     count: int
     canvas: tuple[int, int] = (96, 96)
     objects: tuple[int, int] = (2, 5)
-    visible: float = 0.5
+    visible: float = 0.7
     ink: int = 16
     seed: int = 0
 
