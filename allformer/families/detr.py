@@ -26,7 +26,7 @@ from allformer.errors import CheckpointError
 from allformer.families import activation, detr_map, set_fields
 from allformer.families.family import Family, architectures, expect, fit, one
 from allformer.families.fields import Fields
-from allformer.families.kinds import FLAG, LAYERS, LIST, NUMBER, OBJECT, SIZE, TEXT
+from allformer.families.kinds import FLAG, LAYERS, LIST, NUMBER, OBJECT, SIZE, TEXT, short
 
 ARCHITECTURES = architectures("Detr", "ForObjectDetection", "Model")
 USUAL = {
@@ -95,8 +95,9 @@ def _read_net(fields: Fields) -> ResNet:
     raw = fields.raw.get("backbone_config")
     if fields.raw.get("use_timm_backbone", True) or not raw or raw.get("model_type") != "resnet":
         raise CheckpointError(
-            "config.json has a backbone of timm's, whose names are others; take the files with "
-            "transformers' own ResNet (use_timm_backbone false, on the hub the revision no_timm)"
+            f"config.json has use_timm_backbone={fields.raw.get('use_timm_backbone')} and "
+            f"backbone_config={short(raw)}: a backbone of timm's has other names; take the files "
+            f"with transformers' own ResNet (on the hub the revision no_timm)"
         )
     inner = Fields(raw, "detr backbone_config", NET, fields.ignore)
     widths = inner.take("hidden_sizes", [256, 512, 1024, 2048], kind=LIST)
