@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from PIL import Image
 from allformer.data.pictures import Part, fingerprint, open_pictures
 from allformer.data.pictures.cifar import BYTES, TEN
 from allformer.data.pictures.idx import FASHION, read_array
+from allformer.data.pictures.public import public_folder, unpack_tar
 from allformer.errors import ConfigError, DataError
 from allformer.images.settings import make_settings
 from allformer.train.pictures.augment import AugmentedPictures
@@ -22,7 +25,7 @@ from allformer.train.pictures.data import PictureData
 from allformer.train.pictures.gallery import Gallery
 from tests.drawn import halves, write_array, write_idx
 
-# --- idx ----------------------------------------------------------------------------------------
+# --- idx --------------------------------------------------------------------------------------
 
 
 def test_idx_files_give_the_pixels_and_labels_that_were_written(tmp_path: Path) -> None:
@@ -79,7 +82,7 @@ def test_images_without_labels_and_labels_without_images_are_refused(tmp_path: P
         open_pictures(path)
 
 
-# --- folders --------------------------------------------------------------------------------------
+# --- folders ------------------------------------------------------------------------------------
 
 
 def folders(path: Path, *names: str) -> Path:
@@ -118,7 +121,7 @@ def test_what_is_no_set_of_pictures_is_refused(tmp_path: Path) -> None:
         open_pictures(tmp_path, "folders")
 
 
-# --- CIFAR ----------------------------------------------------------------------------------------
+# --- CIFAR --------------------------------------------------------------------------------------
 
 
 def cifar() -> tuple[np.ndarray, np.ndarray]:
@@ -199,7 +202,7 @@ def test_cifar_is_read_from_sheets(tmp_path: Path) -> None:
     check_cifar(tmp_path)
 
 
-# --- sets -----------------------------------------------------------------------------------------
+# --- sets ---------------------------------------------------------------------------------------
 
 
 def test_a_set_is_known_again_and_one_that_differs_is_not(tmp_path: Path) -> None:
@@ -263,3 +266,41 @@ def test_some_of_the_training_pictures_are_held_out_where_nothing_else_is(tmp_pa
 def test_a_data_section_that_cannot_be_is_refused_by_name(given: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         AugmentedPictures.read(given)
+
+
+# --- public sets ----------------------------------------------------------------------------------
+
+
+def test_a_public_set_is_fetched_once_and_unpacked(tmp_path: Path, monkeypatch: Any) -> None:
+    flat, labels = cifar()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, rows in {"data_batch_1": slice(0, 6), "test_batch": slice(6, 8)}.items():
+            content = pickle.dumps({"data": flat[rows], "labels": labels[rows].tolist()}, 2)
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+    def fetch(url: str, sha256: str, *, cache: Path) -> Path:
+        assert len(sha256) == 64
+        cache.mkdir(parents=True, exist_ok=True)
+        path = cache / url.rpartition("/")[2]
+        path.write_bytes(packed.getvalue())
+        return path
+
+    monkeypatch.setattr("allformer.data.pictures.public.fetch", fetch)
+    monkeypatch.setenv("ALLFORMER_CACHE", str(tmp_path))
+    check_cifar(public_folder("cifar-10"))
+    assert [len(x) for x in PictureData(corpus="cifar-10", validation="test").opened()] == [6, 2]
+    with pytest.raises(DataError, match="did you mean cifar-10"):
+        public_folder("cifar10")
+    with pytest.raises(DataError, match=r"name a public set: data\.corpus=fashion-mnist or"):
+        PictureData().opened()
+
+
+def test_an_archive_writes_nothing_outside_of_its_folder(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("../outside"), io.BytesIO())
+    with pytest.raises(DataError, match="outside of"):
+        unpack_tar(tmp_path / "x.tar.gz", tmp_path / "in")
+    assert not (tmp_path / "outside").exists()

@@ -13,7 +13,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from allformer.config.check import Rule
-from allformer.data.pictures import SPLITS, Part, Pictures, open_pictures
+from allformer.data.pictures import (
+    PUBLIC,
+    SPLITS,
+    Part,
+    Pictures,
+    open_pictures,
+    public_folder,
+)
 from allformer.errors import DataError
 from allformer.train.sections.section import Section, at_least, one_of, positive
 
@@ -33,6 +40,7 @@ class PictureData(Section, section="data"):
     """
 
     path: str | None = None
+    corpus: str | None = None  # a public set by name, fetched unless `path` says where it lies
     format: str = "auto"
     validation: str | None = None  # a split of `path` (test), or other data; None: val, else held
     # out of train: so many pictures, or a share of them; None: 5 %, at most 5,000
@@ -56,9 +64,12 @@ class PictureData(Section, section="data"):
         return self._held_out(splits["train"], seed)
 
     def _splits(self) -> dict[str, Pictures]:
-        if self.path is None:
-            raise DataError("data.path is missing: say where the pictures are, or give --data DIR")
-        return open_pictures(self.path, self.format)
+        if self.path is None and self.corpus is None:
+            raise DataError(
+                "data.path is missing: say where the pictures are, give --data DIR, or name a "
+                f"public set: data.corpus={' or '.join(PUBLIC)}"
+            )
+        return open_pictures(self.path or public_folder(self.corpus or ""), self.format)
 
     def _named(self, splits: dict[str, Pictures]) -> Pictures:
         name = self.validation
