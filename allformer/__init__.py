@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
+    from allformer.tasks.detect import detect
     from allformer.tasks.draw import draw
     from allformer.tasks.drawing_kit import open_drawing
     from allformer.tasks.embed import embed, similarity
@@ -57,7 +58,7 @@ _LATER = {
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
-        ("answer", "classify", "classify_image", "draw", "embed", "embed_image", "fill",
+        ("answer", "classify", "classify_image", "detect", "draw", "embed", "embed_image", "fill",
          "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
          "search_images", "search_texts", "similarity", "summarise", "tag", "translate"),
         "allformer.tasks",
@@ -90,6 +91,7 @@ __all__ = [
     "codec_preset",
     "config_from_json",
     "count",
+    "detect",
     "draw",
     "embed",
     "embed_image",

@@ -13,6 +13,7 @@ from allformer.cli import bench, images, understand, vectors, write
 from allformer.cli.audit import audit
 from allformer.cli.common import Device, say, show
 from allformer.cli.convert import convert
+from allformer.cli.detect import DETECT, detect
 from allformer.cli.draw import DRAW, draw
 from allformer.cli.entry import run
 from allformer.cli.evaluate import EVALUATE, absolute, evaluate
@@ -181,6 +182,7 @@ app.command(epilog=understand.ANSWER)(understand.answer)
 app.command(epilog=vectors.EMBED)(vectors.embed)
 app.command(epilog=vectors.SIMILARITY)(vectors.similarity)
 app.command(name="classify-image", epilog=images.CLASSIFY)(images.classify_image)
+app.command(epilog=DETECT)(detect)
 app.command(name="embed-image", epilog=images.EMBED)(images.embed_image)
 app.command(epilog=DRAW)(draw)
 app.command(

@@ -19,6 +19,7 @@ from allformer.families import (
     clip_vision,
     dalle,
     deit,
+    detr,
     dinov2,
     dinov2_with_registers,
     gpt2,
@@ -42,6 +43,7 @@ from allformer.families import (
     t5,
     transfo_xl,
     vit,
+    yolos,
 )
 from allformer.families.family import Family
 
@@ -50,7 +52,7 @@ from allformer.families.family import Family
 _ALL = (
     bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
     bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, deit, dinov2, dinov2_with_registers, clip,
-    clip_text, clip_vision, siglip, imagegpt,
+    clip_text, clip_vision, siglip, imagegpt, yolos, detr,
 )  # fmt: skip
 _FAMILIES = [
     *(family.FAMILY for family in _ALL),

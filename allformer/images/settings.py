@@ -19,6 +19,8 @@ FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5:
 HALF = (0.5, 0.5, 0.5)
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 _ALL: dict[str, Any] = {
     "do_resize": True, "do_center_crop": False, "crop_size": None, "do_rescale": True,
@@ -31,6 +33,12 @@ _CLIP = {
     "do_convert_rgb": True, "default_to_square": False,
 }  # fmt: skip
 _SQUARE = {"height": 224, "width": 224}
+# Of those that find objects: images keep their shape, and are put on a sheet of the largest.
+_DETR = {
+    **_ALL, "size": {"shortest_edge": 800, "longest_edge": 1333}, "resample": 2,
+    "image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD, "default_to_square": False,
+    "do_pad": True,
+}  # fmt: skip
 # What each class means by a field that is left out.
 KINDS: dict[str, dict[str, Any]] = {
     "ViTImageProcessor": {**_ALL, "size": _SQUARE, "resample": 2},
@@ -47,18 +55,23 @@ KINDS: dict[str, dict[str, Any]] = {
         **_ALL, "size": {"height": 256, "width": 256}, "resample": 2, "clusters": None,
         "do_color_quantize": True,
     },
+    "DetrImageProcessor": _DETR,
+    "YolosImageProcessor": _DETR,
 }  # fmt: skip
+MULTIPLE = {"YolosImageProcessor": 16}  # to which resized sides are cut down, whatever the patch is
 # Of files that name no class: by the model_type of config.json.
 MODEL_TYPES = {
     "vit": "ViTImageProcessor", "deit": "DeiTImageProcessor", "dinov2": "BitImageProcessor",
     "dinov2_with_registers": "BitImageProcessor", "clip": "CLIPImageProcessor",
     "siglip": "SiglipImageProcessor", "imagegpt": "ImageGPTImageProcessor",
+    "detr": "DetrImageProcessor",
+    "yolos": "YolosImageProcessor",
 }  # fmt: skip
 # Said by files and without a bearing on the numbers: names of classes, and where tensors go.
 _ASIDE = {
     "image_processor_type", "feature_extractor_type", "processor_class", "return_tensors", "device",
     "disable_grouping", "image_seq_length", "input_data_format", "_valid_processor_keys",
-    "model_input_names", "auto_map",
+    "model_input_names", "auto_map", "format", "do_convert_annotations",
 }  # fmt: skip
 # Said by files, and known here in one value only.
 _ONLY: dict[str, Any] = {
@@ -84,6 +97,12 @@ class Settings:
     image_std: tuple[float, ...] | float
     do_convert_rgb: bool
     clusters: tuple[tuple[float, ...], ...] | None = None
+    do_pad: bool | None = None  # up to the largest of a batch; None: the class knows nothing of it
+
+    @property
+    def multiple(self) -> int:
+        """To which the sides of a resized image are cut down."""
+        return MULTIPLE.get(self.image_processor_type, 1)
 
     @property
     def mode(self) -> str:
@@ -109,8 +128,10 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
     kind = kind_of(raw, model_type)
     usual = KINDS[kind]
     given = {name: value for name, value in raw.items() if value is not None}
+    if "do_pad" in usual:
+        given = _modern(given)
     for name, value in given.items():
-        if name in _ONLY and value not in (_ONLY[name], None):
+        if name in _ONLY and name not in usual and value not in (_ONLY[name], None):
             raise DataError(f"{name}={value!r} is not known here; only {_ONLY[name]!r} is")
         if name not in {*usual, *_ASIDE, *_ONLY}:
             near = did_you_mean(name, usual)
@@ -135,9 +156,21 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
         image_std=_numbers(said["image_std"], "image_std"),
         do_convert_rgb=_switch(said, "do_convert_rgb"),
         clusters=_clusters(said) if "clusters" in usual else None,
+        do_pad=_switch(said, "do_pad") if "do_pad" in usual else None,
     )
     _check(settings)
     return settings
+
+
+def _modern(given: dict[str, Any]) -> dict[str, Any]:
+    """What older files of DETR and YOLOS say otherwise: `size` 800 with `max_size`, and
+    `pad_and_return_pixel_mask`."""
+    given = dict(given)
+    most = given.pop("max_size", 1333)
+    if isinstance(given.get("size"), int) and not isinstance(given["size"], bool):
+        given["size"] = {"shortest_edge": given["size"], "longest_edge": most}
+    pads = given.pop("pad_and_return_pixel_mask", None)
+    return given if pads is None else {"do_pad": pads, **given}
 
 
 def kind_of(raw: Mapping[str, Any], model_type: str = "") -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from allformer.tasks.answer import answer
 from allformer.tasks.classify import classify
 from allformer.tasks.classify_image import classify_image
+from allformer.tasks.detect import detect
 from allformer.tasks.draw import Drawing, draw
 from allformer.tasks.drawing_kit import open_drawing
 from allformer.tasks.embed import embed, similarity
@@ -21,7 +22,7 @@ from allformer.tasks.image_pipeline import ImagePipeline, open_image_pipeline
 from allformer.tasks.image_search import search_images, search_texts
 from allformer.tasks.image_text import image_similarity
 from allformer.tasks.pipeline import Pipeline, open_pipeline
-from allformer.tasks.result import Answer, Entity, Fill, Label, Match
+from allformer.tasks.result import Answer, Detected, Entity, Fill, Label, Match
 from allformer.tasks.stream import Stream
 from allformer.tasks.tag import tag
 from allformer.tasks.texts import generate, summarise, translate
@@ -30,9 +31,9 @@ from allformer.tasks.texts import generate, summarise, translate
 Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
-    "Answer", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Match", "Pipeline",
-    "Stream", "answer", "classify", "classify_image", "draw", "embed", "embed_image", "fill",
-    "generate", "image_similarity", "open_drawing", "open_image_pipeline", "open_kit",
-    "open_pipeline", "search_images", "search_texts",
+    "Answer", "Detected", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Match",
+    "Pipeline", "Stream", "answer", "classify", "classify_image", "detect", "draw", "embed",
+    "embed_image", "fill", "generate", "image_similarity", "open_drawing", "open_image_pipeline",
+    "open_kit", "open_pipeline", "search_images", "search_texts",
     "similarity", "summarise", "tag", "translate",
 ]  # fmt: skip

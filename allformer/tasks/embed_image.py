@@ -68,9 +68,9 @@ def _how(pipeline: ImagePipeline, pooling: str | None) -> Callable[[Tensor], Ten
         name = "pooler_output" if alone else head.output
         return lambda pixels: model(pixel_values=pixels)[name]
     source = tree.writer.source
-    first, front = False, 0  # of pixels none stands for all
+    first, patches = False, slice(None)  # of pixels none stands for all
     if isinstance(source, config.Patches):
-        first, front = source.cls, source.front
+        first, patches = source.cls, source.patches
     if pooling == "cls" and not first:
         raise ConfigError(f"pooling='cls', but {pipeline.architecture} has no [CLS]; try 'mean'")
     first = first and pooling != "mean"
@@ -78,6 +78,6 @@ def _how(pipeline: ImagePipeline, pooling: str | None) -> Callable[[Tensor], Ten
     def pooled(pixels: Tensor) -> Tensor:
         states = model.states(**pipeline.inputs(pixels))
         x = list(states.values())[-1]  # B F+N dim
-        return x[:, 0] if first else x[:, front:].mean(1)
+        return x[:, 0] if first else x[:, patches].mean(1)
 
     return pooled

@@ -53,6 +53,10 @@ class ImagePipeline:
         tree = self.model.config
         if isinstance(tree, config.TwoTowers):
             return ("classify-image --labels", "similarity --image", "embed-image")
+        if isinstance(tree.head, config.BoxHead):
+            return (
+                ("detect", "embed-image") if isinstance(tree, config.EncoderOnly) else ("detect",)
+            )
         classes = isinstance(tree.head, config.ClassHead | config.TeacherHead)
         return ("classify-image", "embed-image") if classes else ("embed-image",)
 
@@ -106,7 +110,8 @@ def open_image_pipeline(
             f"{directory} is a codec, which makes codes of images and images of codes "
             f"(af.load_codec); give a checkpoint of a model that says something of them"
         )
-    sees = any(isinstance(stack.source, config.Patches) for stack in model.config.stacks.values())
+    seeing = config.Patches | config.ResNet
+    sees = any(isinstance(stack.source, seeing) for stack in model.config.stacks.values())
     processor = load_processor(directory) if sees or has_processor(directory) else None
     if processor is None or not (sees or processor.gives == "input_ids"):
         raise TaskError(

@@ -60,3 +60,12 @@ class Match(Result):
     score: float
     index: int
     found: Any
+
+
+@dataclass(frozen=True)
+class Detected(Result):
+    """An object on an image; its `box` is left, top, right, below, in pixels."""
+
+    label: str
+    score: float
+    box: tuple[float, ...]

@@ -16,6 +16,7 @@ from tests.mutants import (
     clip,
     codecs,
     contrast,
+    detection,
     drawing,
     families,
     images,
@@ -34,6 +35,7 @@ ROOMS = (
     clip,
     codecs,
     contrast,
+    detection,
     drawing,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}

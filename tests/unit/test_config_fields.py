@@ -35,6 +35,10 @@ CONFIGS = {
     "siglip": hf.SiglipConfig, "siglip_text_model": hf.SiglipTextConfig,
     "siglip_vision_model": hf.SiglipVisionConfig,
     "imagegpt": hf.ImageGPTConfig,
+    "yolos": hf.YolosConfig,
+    "detr": lambda: hf.DetrConfig(
+        use_timm_backbone=False, backbone_config=hf.ResNetConfig(out_features=["stage4"])
+    ),
 }  # fmt: skip
 
 

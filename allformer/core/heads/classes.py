@@ -61,7 +61,7 @@ class ClassHead(Head):
             return tap(self, "mean", mean_of(hidden.grid, hidden.keep))
         if "patches" in self.config.at:
             source: Any = self.stack.source
-            mean = tap(self, "mean", hidden.grid[:, source.front :].mean(1))
+            mean = tap(self, "mean", hidden.grid[:, source.patches].mean(1))
             alone = self.config.at == "patches"
             return mean if alone else torch.cat([hidden.grid[:, 0], mean], -1)
         return at(hidden.grid, self._last(hidden))

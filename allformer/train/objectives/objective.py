@@ -48,6 +48,7 @@ class Objective(ABC, Generic[E, B]):
 
     name: ClassVar[str]  # under which it is registered
     words: ClassVar[bool] = True  # whether there is text, and so a tokeniser
+    waits: bool = False  # whether its loss waits for the device, so that no graph of it is made
     shape: ClassVar[str] = "encoder-decoder"  # of a model that the recipe gives as sizes alone
     Options: ClassVar[type[Section]] = NoOptions
     Data: ClassVar[type[Section]] = PathData

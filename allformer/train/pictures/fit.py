@@ -26,7 +26,10 @@ def _fitted(stack: Stack, image: tuple[int, ...], channels: int) -> Stack:
     position = stack.position
     if isinstance(position, LearnedPlane):
         position = replace(position, shape=source.shape, front=source.placed)
-    return replace(stack, source=source, position=position)
+    between = stack.between
+    if between is not None:
+        between = replace(between, shape=source.shape, front=source.placed)
+    return replace(stack, source=source, position=position, between=between)
 
 
 def seeing(tree: Any) -> Patches | Codec | None:
