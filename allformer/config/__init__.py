@@ -40,6 +40,7 @@ from allformer.config.head import (
     Transform, heads_of, words_of,
 )  # fmt: skip
 from allformer.config.pixel_head import PixelHead
+from allformer.config.mask_heads import ClassMasks, LinearMasks, MaskHead, MaskLoss, QueryMasks
 from allformer.config.reading_head import ReadingHead
 from allformer.config.teacher_head import TeacherHead
 from allformer.config.vector_head import Probe, VectorHead
@@ -64,6 +65,7 @@ __all__ = [
     "BlockSparse",
     "BucketBias",
     "ClassHead",
+    "ClassMasks",
     "Config",
     "Contrast",
     "DecoderOnly",
@@ -78,10 +80,13 @@ __all__ = [
     "LMHead",
     "Learned",
     "LearnedPlane",
+    "LinearMasks",
     "LinearScaling",
     "Llama3Scaling",
     "Local",
     "LowRank",
+    "MaskHead",
+    "MaskLoss",
     "Mixer",
     "Model",
     "Natural",
@@ -96,6 +101,7 @@ __all__ = [
     "PretrainHead",
     "Probability",
     "Probe",
+    "QueryMasks",
     "ReadingHead",
     "Relative",
     "Reversible",

@@ -25,6 +25,8 @@ class Plane(Position, slot=True):
 class LearnedPlane(Plane):
     """A learned vector for each of `front` tokens and each cell of rows × columns (`shape`).
 
+    `front` are all tokens before the patches that may have a place, or none (EoMT).
+
     An image of another size has other cells: their vectors are interpolated (bicubic; `antialias`
     as well where a grid shrinks) where the caller says so (`interpolate_pos_encoding=True`), or
     with `resize="always"` (DINOv2) unasked.
@@ -45,7 +47,7 @@ class LearnedPlane(Plane):
             ("shape", self.shape, stack.source.shape),
             ("front", self.front, stack.source.placed),
         ):
-            if own != wanted:
+            if own != wanted and not (field == "front" and own == 0):
                 must = f"must be that of the stack's Patches, {wanted}"
                 refuse(self, field, must, f"give {field}={wanted}")
 

@@ -34,6 +34,7 @@ CONFIGS = {
     "dinov2_with_registers": hf.Dinov2WithRegistersConfig,
     "siglip": hf.SiglipConfig, "siglip_text_model": hf.SiglipTextConfig,
     "siglip_vision_model": hf.SiglipVisionConfig,
+    "eomt": hf.EomtConfig,
 }  # fmt: skip
 
 

@@ -133,11 +133,12 @@ class Patches(Source):
         assert self.position is not None
         c = self.config
         shape = c.cut(*side.inputs["pixel_values"].shape[2:])
-        vectors: Tensor = self.position(shape, c.placed, x)
-        if not c.registers:
+        placed = getattr(self.stack.position, "front", c.placed)  # EoMT's [CLS] has no place
+        vectors: Tensor = self.position(shape, placed, x)
+        if placed == c.front:
             return vectors
-        nowhere = vectors.new_zeros(c.registers, vectors.shape[1])
-        return torch.cat([vectors[: c.placed], nowhere, vectors[c.placed :]])
+        nowhere = vectors.new_zeros(c.front - placed, vectors.shape[1])
+        return torch.cat([vectors[:placed], nowhere, vectors[placed:]])
 
 
 def _told(x: Any) -> str:
