@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from allformer.tasks.image_pipeline import open_image_pipeline
     from allformer.tasks.image_text import image_similarity
     from allformer.tasks.pipeline import open_pipeline
+    from allformer.tasks.segment import segment
     from allformer.tasks.tag import tag
     from allformer.tasks.texts import summarise, translate
 
@@ -52,7 +53,8 @@ _LATER = {
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
         ("answer", "classify", "classify_image", "embed", "embed_image", "fill",
-         "image_similarity", "open_image_pipeline", "open_kit", "open_pipeline", "similarity",
+         "image_similarity", "open_image_pipeline", "open_kit", "open_pipeline", "segment",
+         "similarity",
          "summarise", "tag", "translate"),
         "allformer.tasks",
     ),
@@ -95,6 +97,7 @@ __all__ = [
     "preset",
     "presets",
     "save",
+    "segment",
     "similarity",
     "summarise",
     "tag",

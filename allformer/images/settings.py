@@ -19,6 +19,8 @@ FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5:
 HALF = (0.5, 0.5, 0.5)
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 _ALL: dict[str, Any] = {
     "do_resize": True, "do_center_crop": False, "crop_size": None, "do_rescale": True,
@@ -43,12 +45,18 @@ KINDS: dict[str, dict[str, Any]] = {
     "SiglipImageProcessor": {
         **_ALL, "size": _SQUARE, "resample": 3, "do_convert_rgb": True, "default_to_square": False,
     },
+    "EomtImageProcessor": {
+        **_ALL, "size": {"shortest_edge": 640, "longest_edge": 640}, "resample": 2,
+        "image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD, "default_to_square": False,
+        "do_split_image": False, "do_pad": False, "ignore_index": None,
+    },
 }  # fmt: skip
 # Of files that name no class: by the model_type of config.json.
 MODEL_TYPES = {
     "vit": "ViTImageProcessor", "deit": "DeiTImageProcessor", "dinov2": "BitImageProcessor",
     "dinov2_with_registers": "BitImageProcessor", "clip": "CLIPImageProcessor",
     "siglip": "SiglipImageProcessor",
+    "eomt": "EomtImageProcessor",
 }  # fmt: skip
 # Said by files and without a bearing on the numbers: names of classes, and where tensors go.
 _ASIDE = {
@@ -64,7 +72,11 @@ _ONLY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The steps, in their order: RGB, resize, centre crop, rescale, normalise."""
+    """The steps, in their order: RGB, resize, centre crop, split, pad, rescale, normalise.
+
+    `do_split_image` cuts a long image into squares of `size`'s shortest edge, `do_pad` puts black
+    at the right and below up to `size` (EoMT); None where the class knows neither.
+    """
 
     image_processor_type: str
     do_resize: bool
@@ -78,6 +90,9 @@ class Settings:
     image_mean: tuple[float, ...] | float
     image_std: tuple[float, ...] | float
     do_convert_rgb: bool
+    do_split_image: bool | None = None
+    do_pad: bool | None = None
+    ignore_index: int | None = None  # of maps to learn from: what they call 0
 
     @property
     def mode(self) -> str:
@@ -102,7 +117,7 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
     usual = KINDS[kind]
     given = {name: value for name, value in raw.items() if value is not None}
     for name, value in given.items():
-        if name in _ONLY and value not in (_ONLY[name], None):
+        if name in _ONLY and name not in usual and value not in (_ONLY[name], None):
             raise DataError(f"{name}={value!r} is not known here; only {_ONLY[name]!r} is")
         if name not in {*usual, *_ASIDE, *_ONLY}:
             near = did_you_mean(name, usual)
@@ -126,6 +141,9 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
         image_mean=_numbers(said["image_mean"], "image_mean"),
         image_std=_numbers(said["image_std"], "image_std"),
         do_convert_rgb=_switch(said, "do_convert_rgb"),
+        do_split_image=_switch(said, "do_split_image") if "do_split_image" in usual else None,
+        do_pad=_switch(said, "do_pad") if "do_pad" in usual else None,
+        ignore_index=said.get("ignore_index"),
     )
     _check(settings)
     return settings
@@ -156,6 +174,11 @@ def _check(settings: Settings) -> None:
     crop = settings.crop_size
     if settings.do_center_crop and (crop is None or "height" not in crop):
         raise DataError(f"do_center_crop is true, but crop_size={crop} has no height and width")
+    if (settings.do_split_image or settings.do_pad) and "shortest_edge" not in settings.size:
+        raise DataError(
+            f"size={settings.size} has no shortest_edge, to which do_split_image cuts and do_pad "
+            f"fills up; give one"
+        )
     if settings.do_normalize:
         for name in ("image_mean", "image_std"):
             value = getattr(settings, name)

@@ -18,7 +18,8 @@ from allformer.tasks.fill import fill
 from allformer.tasks.image_pipeline import ImagePipeline, open_image_pipeline
 from allformer.tasks.image_text import image_similarity
 from allformer.tasks.pipeline import Pipeline, open_pipeline
-from allformer.tasks.result import Answer, Entity, Fill, Label
+from allformer.tasks.result import Answer, Entity, Fill, Label, Segment, Segmentation
+from allformer.tasks.segment import segment
 from allformer.tasks.stream import Stream
 from allformer.tasks.tag import tag
 from allformer.tasks.texts import generate, summarise, translate
@@ -27,8 +28,9 @@ from allformer.tasks.texts import generate, summarise, translate
 Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
-    "Answer", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Pipeline", "Stream", "answer",
+    "Answer", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Pipeline", "Segment",
+    "Segmentation", "Stream", "answer",
     "classify", "classify_image", "embed", "embed_image", "fill", "generate", "image_similarity",
-    "open_image_pipeline", "open_kit", "open_pipeline", "similarity", "summarise", "tag",
+    "open_image_pipeline", "open_kit", "open_pipeline", "segment", "similarity", "summarise", "tag",
     "translate",
 ]  # fmt: skip

@@ -53,6 +53,8 @@ class ImagePipeline:
         tree = self.model.config
         if isinstance(tree, config.TwoTowers):
             return ("classify-image --labels", "similarity --image", "embed-image")
+        if isinstance(tree.head, config.MaskHead):
+            return ("segment", "embed-image")
         classes = isinstance(tree.head, config.ClassHead | config.TeacherHead)
         return ("classify-image", "embed-image") if classes else ("embed-image",)
 
