@@ -53,7 +53,9 @@ def split(pixels: Array, side: int) -> tuple[list[Array], Ends]:
 
 
 def filled(size: Size) -> tuple[int, int]:
-    """Height and width up to which an image is filled up."""
+    """Height and width up to which an image is filled up; one that is resized to both has them."""
+    if "height" in size:
+        return size["height"], size["width"]
     return size["shortest_edge"], size.get("longest_edge") or size["shortest_edge"]
 
 

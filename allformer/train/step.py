@@ -166,6 +166,7 @@ class Stepper:
 
     def _can_replay(self, batches: Sequence[Batch]) -> bool:
         wanted = self.captures and self.settings.compile and self.ranks.world == 1
+        wanted = wanted and not self.objective.waits
         return wanted and self.scaler is None and len(batches) == 1
 
     def _replay(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:

@@ -54,6 +54,8 @@ class Objective(ABC, Generic[E, B]):
     # The losses that are added up, each a mean over its own labels: BERT's words and pairs.
     terms: tuple[str, ...] = ("nll",)
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
+    # Whether its loss waits for the device (a matching on the CPU): its step makes no CUDA graph.
+    waits: bool = False
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
     # What its recipes have unless they say otherwise, where that is not what a translator's have.
     usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"smoothing": 0.0}}

@@ -23,7 +23,7 @@ def _fitted(stack: Stack, image: tuple[int, ...], channels: int) -> Stack:
     source = replace(stack.source, image=image, channels=channels)
     position = stack.position
     if isinstance(position, LearnedPlane):
-        position = replace(position, shape=source.shape, front=source.placed)
+        position = replace(position, shape=source.shape, front=position.front and source.placed)
     return replace(stack, source=source, position=position)
 
 
