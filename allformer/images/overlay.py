@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from allformer.errors import DataError
-from allformer.images.draw import colour, draw_areas
+from allformer.images.draw import colour, draw_areas, enlarged
 from allformer.images.pillow import pillow
 from allformer.images.read import Image
 
@@ -22,12 +22,13 @@ LEAST = 0.002  # of the image: a smaller segment gets no name
 
 
 def paint(image: Image, ids: Any, names: Mapping[int, str]) -> Any:
-    """The map `ids` (H W; −1: nobody) as colours over its image, each segment with its name where
-    most of it is."""
+    """The map `ids` (H W; −1: nobody) as colours over its image, each segment with its name in its
+    middle. A small image is made larger, in whole multiples, so that names can be read."""
     from PIL import ImageDraw, ImageFont
 
-    picture = draw_areas(image, ids)
-    numbers = np.asarray(ids)
+    large, times = enlarged(image)
+    numbers = np.asarray(ids).repeat(times, 0).repeat(times, 1)
+    picture = draw_areas(large, numbers)
     size = max(11, round(max(picture.size) / 40))
     pen, font = ImageDraw.Draw(picture), ImageFont.load_default(size=size)
     for number, text in names.items():

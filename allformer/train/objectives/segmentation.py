@@ -13,6 +13,7 @@ Legend: B images, C channels, H height, W width, L labels, M segments of an imag
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -291,9 +292,21 @@ class Segmentation(OverPictures[SegmentBatch]):
     def appraise(
         self, model: Any, batch: SegmentBatch, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss; what is right is counted over the whole set: see `metrics`."""
-        _, nll = self.loss(model, batch, dtype=dtype)
+        """The loss; what is right is counted over the whole set: see `metrics`. A set of masks is
+        compared at the same points each time, and training draws as if nobody had looked."""
+        with self._same_draws(batch.pixels.device):
+            _, nll = self.loss(model, batch, dtype=dtype)
         return nll, {}
+
+    @contextmanager
+    def _same_draws(self, device: torch.device) -> Iterator[None]:
+        """Where something is drawn: each time the same, and torch's generators are left alone."""
+        if not self.waits:
+            yield
+            return
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            yield
 
     @torch.no_grad()
     def metrics(
@@ -311,7 +324,8 @@ class Segmentation(OverPictures[SegmentBatch]):
             wanted = batch.maps
             if self.task != "semantic":
                 wanted = _labelled(batch)
-            total += confusion(self.scores(model, batch, dtype).argmax(1), wanted, count)
+            with self._same_draws(model.device):
+                total += confusion(self.scores(model, batch, dtype).argmax(1), wanted, count)
         found = iou(total)
         return {"mean_iou": found.mean, "pixel_accuracy": found.accuracy}
 
