@@ -11,7 +11,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from allformer.data.pictures.objects import Array, Marked, MarkedSequence, Objects, as_boxes
+from allformer.data.pictures.open import SPLITS, reads
+from allformer.data.pictures.outlines import Outlines, as_boxes
+from allformer.data.pictures.picture import Picture, Pictures
 from allformer.errors import DataError
 from allformer.images.pillow import pillow
 
@@ -23,17 +25,19 @@ VOC_NAMES = (
 BORDER = 255  # around objects, in the pictures of masks
 
 
-class Voc(MarkedSequence):
+class Voc:
     """The images that `ImageSets/Main/PART.txt` names, with the objects of their XML files.
 
     Objects that are `difficult` count as crowds do: no model is asked for them. Where there is a
     picture of masks (`SegmentationObject`), its n-th value is the n-th object of the XML file.
     """
 
+    pixels = None
+
     def __init__(
-        self, folder: str | Path, part: str = "train", names: tuple[str, ...] = VOC_NAMES
+        self, folder: str | Path, part: str = "train", labels: tuple[str, ...] = VOC_NAMES
     ) -> None:
-        self.folder, self.names = Path(folder), names
+        self.folder, self.labels = Path(folder), labels
         listed = self.folder / "ImageSets" / "Main" / f"{part}.txt"
         try:
             lines = listed.read_text(encoding="utf-8").split("\n")
@@ -44,31 +48,32 @@ class Voc(MarkedSequence):
     def __len__(self) -> int:
         return len(self.stems)
 
-    def __getitem__(self, i: int) -> Marked:
-        stem = self.stems[i]
+    def __getitem__(self, index: int) -> Picture:
+        stem = self.stems[index]
         path = self.folder / "Annotations" / f"{stem}.xml"
         root = read_xml(path)
-        size = tuple(int(_text(root, f"size/{edge}", path)) for edge in ("height", "width"))
         objects = root.findall("object")
-        found = Objects(
-            (size[0], size[1]),
-            np.array([self._class(_text(x, "name", path), path) for x in objects], np.int64),
-            as_boxes([_corners(x, path) for x in objects]),
-            self._masks(stem, len(objects)),
-            np.array([(x.findtext("difficult") or "0") == "1" for x in objects], bool),
-        )
         name = root.findtext("filename") or f"{stem}.jpg"
-        return Marked(self.folder / "JPEGImages" / Path(name).name, found, name)
+        return Picture(
+            self.folder / "JPEGImages" / Path(name).name,
+            boxes=as_boxes([_corners(x, path) for x in objects]),
+            classes=np.array(
+                [self._class(_text(x, "name", path), path) for x in objects], np.int64
+            ),
+            masks=self._masks(stem, len(objects)),
+            name=name,
+            crowd=np.array([(x.findtext("difficult") or "0") == "1" for x in objects], bool),
+        )
 
     def _class(self, name: str, path: Path) -> int:
-        if name not in self.names:
+        if name not in self.labels:
             raise DataError(
-                f"{path} has an object {name!r}, which is none of {', '.join(self.names)}; "
-                f"give names=(…)"
+                f"{path} has an object {name!r}, which is none of {', '.join(self.labels)}; "
+                f"give labels=(…)"
             )
-        return self.names.index(name)
+        return self.labels.index(name)
 
-    def _masks(self, stem: str, count: int) -> tuple[Array, ...] | None:
+    def _masks(self, stem: str, count: int) -> Any:
         path = self.folder / "SegmentationObject" / f"{stem}.png"
         if not path.is_file():
             return None
@@ -77,7 +82,18 @@ class Voc(MarkedSequence):
         most = int(numbers[numbers != BORDER].max(initial=0))
         if most > count:
             raise DataError(f"{path} has {most} objects, its XML file {count}; check both")
-        return tuple(numbers == number for number in range(1, count + 1))
+        height, width = numbers.shape
+        return Outlines([numbers == n for n in range(1, count + 1)], (height, width))
+
+
+def _lists(path: Path) -> list[Path]:
+    return sorted((path / "ImageSets" / "Main").glob("*.txt"))
+
+
+@reads("voc", knows=lambda path: (path / "Annotations").is_dir() and bool(_lists(path)))
+def read_voc(path: Path) -> dict[str, Pictures]:
+    """The parts that `ImageSets/Main` lists as train, val and test."""
+    return {x.stem: Voc(path, x.stem) for x in _lists(path) if x.stem in SPLITS}
 
 
 def read_xml(path: Path) -> Any:

@@ -12,19 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from allformer.data.pictures.objects import Marked, MarkedSequence, Objects, as_boxes
+from allformer.data.pictures.open import reads
+from allformer.data.pictures.outlines import Outlines, as_boxes
+from allformer.data.pictures.picture import Picture, Pictures
 from allformer.errors import DataError
 from allformer.images.pillow import pillow
 from allformer.images.read import ENDINGS
 
 
-class Yolo(MarkedSequence):
+class Yolo:
     """The images of a part (`train`, `val`), their labels where `images` is `labels` in the path.
 
     An image without a label file has no objects, or is left out where the YAML file says
     `skip_if_label_file_missing`. Polygons are masks, and their boxes those around. `categories`
-    are the numbers that the files have for `names`, in the same order.
+    are the numbers that the files have for `labels`, in the same order.
     """
+
+    pixels = None
 
     def __init__(self, config: str | Path, part: str = "train") -> None:
         path = Path(config)
@@ -35,7 +39,7 @@ class Yolo(MarkedSequence):
         if not isinstance(names, dict) or not all(isinstance(i, int) for i in names):
             raise DataError(f"{path}: names must have a name for each number of a class; list them")
         self.categories = tuple(sorted(names))
-        self.names = tuple(str(names[i]) for i in self.categories)
+        self.labels = tuple(str(names[i]) for i in self.categories)
         if not isinstance(said.get(part), str):
             raise DataError(f"{path} names no folder of images for {part!r}; add it")
         self.folder = path.parent / str(said.get("path") or "") / said[part]
@@ -51,13 +55,14 @@ class Yolo(MarkedSequence):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, i: int) -> Marked:
-        path = self.paths[i]
+    def __getitem__(self, index: int) -> Picture:
+        path = self.paths[index]
         with pillow().open(path) as image:
             width, height = image.size
         rows = self._rows(_label_path(path))
         scale = np.array([width, height], np.float64)
-        boxes, outlines = [], []
+        boxes: list[Any] = []
+        polygons: list[Any] = []
         for numbers in rows:
             if len(numbers) == 5:
                 centre, side = numbers[1:3] * scale, numbers[3:] * scale
@@ -65,14 +70,10 @@ class Yolo(MarkedSequence):
                 continue
             points = numbers[1:].reshape(-1, 2) * scale
             boxes.append((*points.min(0), *points.max(0)))
-            outlines.append([points.reshape(-1).tolist()])
-        found = Objects(
-            (height, width),
-            np.array([self.categories.index(int(row[0])) for row in rows], np.int64),
-            as_boxes(boxes),
-            tuple(outlines) if len(outlines) == len(rows) else None,
-        )
-        return Marked(path, found, path.name)
+            polygons.append([points.reshape(-1).tolist()])
+        masks: Any = Outlines(polygons, (height, width)) if len(polygons) == len(rows) else None
+        classes = np.array([self.categories.index(int(row[0])) for row in rows], np.int64)
+        return Picture(path, boxes=as_boxes(boxes), classes=classes, masks=masks, name=path.name)
 
     def _rows(self, path: Path) -> list[Any]:
         """Its lines as numbers."""
@@ -118,3 +119,16 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise DataError(f"{path} must say path, train, val and names; write them")
     return said
+
+
+def _knows(path: Path) -> bool:
+    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+        return False
+    return {"names", "train"} <= set(_read_yaml(path))
+
+
+@reads("yolo", knows=_knows)
+def read_yolo(path: Path) -> dict[str, Pictures]:
+    """The parts that a YAML file names folders for."""
+    said = _read_yaml(path)
+    return {part: Yolo(path, part) for part in ("train", "val", "test") if said.get(part)}
