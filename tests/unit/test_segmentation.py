@@ -26,19 +26,21 @@ from allformer.train.pictures.map_gallery import Reading
 from allformer.train.recipe import Recipe, make_recipe
 from tests.drawn import write_idx
 
-SCENES = {"count": 48, "validation": 8, "canvas": [16, 16], "objects": [1, 2]}
+SCENES = {"of": "halves", "train": 48, "test": 8, "canvas": [16, 16], "objects": [1, 2]}
 MODEL = {"patch": 4, "dim": 16, "heads": 2, "layers": 2, "feed": 32}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_idx(tmp_path_factory.mktemp("data") / "halves")
+    path = write_idx(tmp_path_factory.mktemp("data") / "halves").parent / "scenes.json"
+    path.write_text(json.dumps(SCENES))
+    return path
 
 
 def recipe(path: Path, asked: dict[str, Any] | None = None, **more: Any) -> Recipe:
     return make_recipe({
         "objective": {"is": "segmentation", **(asked or {})},
-        "data": {"path": str(path), "scenes": SCENES, "validation": "test", **more.pop("data", {})},
+        "data": {"path": str(path), "validation": "test", "augment": more.pop("augment", {})},
         "model": more.pop("model", MODEL),
         "optim": {"name": "adamw", "rate": 1e-2},
         "schedule": {"kind": "constant", "warmup": 2},
@@ -221,7 +223,7 @@ def test_images_and_maps_are_moved_alike() -> None:
 
 
 def test_in_validation_nothing_is_moved(data: Path) -> None:
-    objective, _ = opened(recipe(data, data={"flip": 1.0, "scale": [0.5, 2.0]}))
+    objective, _ = opened(recipe(data, augment={"flip": 1.0, "zoom": [0.5, 2.0]}))
     plain, moved, again = (batch_of(objective, key) for key in (None, 3, 3))
     raw = objective.collate(objective.validation, np.arange(4))
     assert torch.equal(plain.maps, raw.maps.long())
@@ -239,6 +241,11 @@ def test_areas_of_masks_over_each_other() -> None:
     areas = areas_of(Picture(np.zeros((3, 4, 1), np.uint8), classes=np.array([5, 7]), masks=masks))
     assert areas.ids.tolist() == [[0, 0, 0, 0], [0, 0, 1, 1], [-1, -1, 1, 1]]
     assert areas.labelled(1)[1].tolist() == [6, 6, 8, 8]
+    crowded = Picture(
+        np.zeros((3, 4, 1), np.uint8), classes=np.array([5, 7]), masks=masks,
+        crowd=np.array([True, False]),
+    )  # fmt: skip
+    assert areas_of(crowded).labelled(1)[1].tolist() == [-1, -1, 8, 8]
     with pytest.raises(DataError, match="has no masks"):
         areas_of(Picture(np.zeros((3, 4, 1), np.uint8)))
 

@@ -1,11 +1,11 @@
 """Segmentation: what each pixel of an image shows, or which segments there are.
 
     objective: segmentation                          # a class for each pixel, by a linear decoder
-    data: {path: fashion-mnist, scenes: {count: 20000}, validation: test}
+    data: {path: fashion-mnist, format: scenes, validation: test}
     model: {patch: 8, dim: 192, heads: 3, layers: 6}
 
     objective: {is: segmentation, task: panoptic, decoder: queries}      # EoMT's set of masks
-    data: {path: coco, image: [320, 320], scale: [0.5, 2.0]}
+    data: {path: coco, image: [320, 320], augment: {flip: 0.5, zoom: [0.5, 2.0]}}
 
 Legend: B images, C channels, H height, W width, L labels, M segments of an image.
 """
@@ -31,7 +31,6 @@ from allformer.data.batches import token_batches
 from allformer.data.pictures import Pictures
 from allformer.data.pictures.areas import areas_of
 from allformer.errors import ConfigError, DataError
-from allformer.images.augment.place import RandomPlace
 from allformer.metrics.mean_iou import confusion, iou
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import register
@@ -212,11 +211,9 @@ class Segmentation(OverPictures[SegmentBatch]):
     def ready(self, batch: SegmentBatch) -> SegmentBatch:
         """Moved, in training, and normalised; in validation as it is."""
         pixels, maps = batch.pixels.float().div_(255), batch.maps
-        data = self.recipe.data
         if batch.key is not None:
-            move = RandomPlace(data.flip, (data.scale[0], data.scale[1]))
             generator = torch.Generator().manual_seed(batch.key)
-            pixels, maps = move(pixels, maps, generator)
+            pixels, maps = self.recipe.data.augment.made()(pixels, maps, generator)
             self.seen += 1
             batch = batch._replace(masking=self.masking().to(pixels.device))
         maps = maps.long()
