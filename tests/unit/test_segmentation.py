@@ -285,7 +285,7 @@ def test_maps_beside_images(tmp_path: Path) -> None:
     assert found["train"].labels == ("sky", "grass", "cow")
     wanted = [[0, 1, 2, -1], [2, 2, 1, 0], [-1, -1, -1, 0]]
     assert areas_of(found["train"][0]).labelled().tolist() == wanted
-    (tmp_path / "config.yaml").write_text("classes: {2: cow, 7: sea}\n")
+    (tmp_path / "config.yaml").write_text("classes: {0: unlabeled, 2: cow, 7: sea}\n")
     found = open_pictures(tmp_path)
     assert found["val"].labels == ("cow", "sea")
     wanted = [[-1, -1, 0, -1], [0, 0, -1, -1], [1, 1, 1, -1]]

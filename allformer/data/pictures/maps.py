@@ -6,7 +6,7 @@
 
 A map has a number for each pixel, grey or by a palette. In VOC's and in others 255 does not count,
 in ADE20K's 0 does not. `classes.txt` names the numbers, one a line, from 0 on; a YAML file may
-leave numbers out, and may say where images and masks are.
+leave numbers out, and may say where images and masks are; what it calls unlabeled does not count.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from allformer.images.pillow import pillow
 from allformer.images.read import ENDINGS
 
 BORDER = 255  # of a map: does not count
+NOTHING = ("unlabeled", "unlabelled", "void", "ignore")  # names of what does not count
 VOC = (
     "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair",
     "cow", "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa",
@@ -160,7 +161,8 @@ def _ade(path: Path) -> dict[str, Pictures]:
 def _named(path: Path, said: Mapping[str, Any] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The labels, and the numbers that stand for them."""
     if said is not None:
-        pairs = sorted((int(n), str(name)) for n, name in said["classes"].items())
+        named = ((int(n), str(name)) for n, name in said["classes"].items())
+        pairs = sorted(pair for pair in named if pair[1].lower() not in NOTHING)
         return tuple(name for _, name in pairs), tuple(n for n, _ in pairs)
     file = path / "classes.txt"
     if not file.is_file():

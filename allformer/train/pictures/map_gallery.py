@@ -74,7 +74,8 @@ class MapGallery(Gallery):
         return np.stack([each for each, _ in found]), labels
 
     def _each(self, index: Array) -> Any:
-        return in_order(self._map, index.tolist(), WORKERS)
+        files = len(index) and isinstance(self.pictures[int(index[0])].image, Path)
+        return in_order(self._map, index.tolist(), WORKERS if files else 1)
 
     def _map(self, index: int) -> Map:
         picture = self.pictures[index]
