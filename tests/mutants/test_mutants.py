@@ -18,6 +18,7 @@ from tests.mutants import (
     images,
     linear,
     longformer,
+    masks,
     mutants,
     reformer,
     segments,
@@ -28,7 +29,7 @@ from tests.mutants.plant import plant
 
 ROOMS = (
     mutants, states, answers, families, longformer, blocks, reformer, segments, linear, images,
-    clip,
+    clip, masks,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import EomtConfig, EomtForUniversalSegmentation
 
 import allformer as af
-from allformer.config import QueryMasks
+from allformer.config import MaskLoss, QueryMasks
+from allformer.core.mask_loss import find_pairs
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import read_config, write_config
 from tests.parity import pictures, zoo
@@ -152,6 +153,19 @@ def test_the_mask_matters(written: dict[str, Path]) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_round_trip(case: Case, written: dict[str, Path], tmp_path: Path) -> None:
     zoo.compare_round_trip(case, written[case.name], tmp_path / "again")
+
+
+def check_pairs() -> None:
+    """Of queries with one mask alike, the one that says the class is taken."""
+    masks, classes = torch.ones(1, 3, 4, 4), torch.zeros(1, 3, 3)
+    classes[0, 2, 1] = classes[0, 0, 0] = 5.0
+    wanted = [torch.ones(2, 4, 4)], [torch.tensor([1, 0])]
+    ((mine, theirs),) = find_pairs(masks, classes, *wanted, MaskLoss(points=8))
+    assert dict(zip(mine.tolist(), theirs.tolist(), strict=True)) == {2: 0, 0: 1}
+
+
+def test_classes_decide_where_masks_do_not() -> None:
+    check_pairs()
 
 
 def test_without_any_target_only_the_classes_are_learnt(written: dict[str, Path]) -> None:

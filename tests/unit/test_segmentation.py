@@ -27,13 +27,14 @@ from allformer.train.recipe import Recipe, make_recipe
 from tests.drawn import write_idx
 
 SCENES = {"of": "halves", "train": 48, "test": 8, "canvas": [16, 16], "objects": [1, 2]}
+SAID = json.dumps(SCENES)
 MODEL = {"patch": 4, "dim": 16, "heads": 2, "layers": 2, "feed": 32}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_idx(tmp_path_factory.mktemp("data") / "halves").parent / "scenes.json"
-    path.write_text(json.dumps(SCENES))
+    path.write_text(SAID)
     return path
 
 
