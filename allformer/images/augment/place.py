@@ -44,7 +44,8 @@ class RandomPlace:
         drawn = uniform(3 * count, generator).view(3, count)
         if self.scale == (1.0, 1.0):
             return images, maps
-        grid = self._grid(drawn, height, width).to(images.device, images.dtype)
+        drawn = drawn.to(images.device, images.dtype, non_blocking=True)
+        grid = self._grid(drawn, height, width)
         images = F.grid_sample(images, grid, mode="bilinear", align_corners=False)
         above = (maps[:, None] + 1).to(images.dtype)  # outside is 0, and so becomes −1
         seen = F.grid_sample(above, grid, mode="nearest", align_corners=False)[:, 0] - 1
@@ -58,8 +59,8 @@ class RandomPlace:
         reach = (1 - inner).abs()[:, None]
         centre = (2 * drawn[1:].T - 1) * reach  # B 2
         x, y = (
-            (2 * torch.arange(side) + 1) / side - 1  # middles of pixels
-            for side in (width, height)
+            (2 * torch.arange(side, device=drawn.device, dtype=drawn.dtype) + 1) / side - 1
+            for side in (width, height)  # middles of pixels
         )
         plane = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)  # H W 2
         return centre[:, None, None] + plane * inner[:, None, None, None]

@@ -69,7 +69,7 @@ class SegmentBatch(NamedTuple):
 
     pixels: Tensor  # B C H W
     maps: Tensor  # B H W: labels, or numbers of segments
-    classes: Tensor  # B M: the labels of the segments, −1 for none; M = 0 where maps have labels
+    classes: Tensor  # B M: the labels of the segments, −1 for none; of maps of labels nothing
     masking: Tensor  # of each layer in which queries look at their masks, how likely they do
     layout: Grid
     tokens: int  # images that are no filler
@@ -271,7 +271,8 @@ class Segmentation(OverPictures[SegmentBatch]):
     ) -> tuple[Tensor, Tensor]:
         if model.training:
             model.head.masking.copy_(batch.masking)
-        masks, classes = _targets(batch, len(self.labels))
+        labels = len(self.labels) if self.task == "semantic" else None
+        masks, classes = _targets(batch, labels)
         given = {"pixel_values": batch.pixels, "mask_labels": masks, "class_labels": classes}
         loss = model.call(given, dtype=dtype)["loss"] * len(masks)
         return loss, loss.detach()
@@ -344,10 +345,10 @@ def _mean_entropy(logits: Tensor, maps: Tensor, smoothing: float = 0.0) -> Tenso
     return (each.sum((1, 2)) / (maps != IGNORE).sum((1, 2)).clamp(min=1)).sum()
 
 
-def _targets(batch: SegmentBatch, labels: int) -> tuple[list[Tensor], list[Tensor]]:
-    """The masks of each image that no filler is, and their labels: of maps of labels one each."""
+def _targets(batch: SegmentBatch, labels: int | None) -> tuple[list[Tensor], list[Tensor]]:
+    """The masks of each image and their labels; of maps of so many `labels` one for each."""
     classes = batch.classes
-    if not classes.shape[1]:
+    if labels is not None:
         classes = torch.arange(labels, device=batch.maps.device).expand(len(batch.maps), -1)
     numbers = torch.arange(classes.shape[1], device=batch.maps.device)
     every = batch.maps[:, None] == numbers[:, None, None]  # B M H W

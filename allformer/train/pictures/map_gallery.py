@@ -68,7 +68,8 @@ class MapGallery(Gallery):
         """Those of the pictures numbered `index`."""
         kept = self._maps
         found = list(self._each(index)) if kept is None else [kept[int(i)] for i in index]
-        labels = np.full((len(found), max((len(x) for _, x in found), default=0)), -1, np.int64)
+        most = max((len(own) for _, own in found), default=0)
+        labels = np.full((len(found), max(1, most)), -1, np.int64)
         for row, (_, own) in zip(labels, found, strict=True):
             row[: len(own)] = own
         return np.stack([each for each, _ in found]), labels
