@@ -23,6 +23,7 @@ from allformer.metrics.mean_iou import confusion, iou
 from allformer.train.loop import train
 from allformer.train.objectives.segmentation import Segmentation
 from allformer.train.pictures.map_gallery import Reading
+from allformer.train.predictions import Predictions
 from allformer.train.recipe import Recipe, make_recipe
 from tests.drawn import write_idx
 
@@ -81,6 +82,10 @@ def test_a_run_is_a_checkpoint_that_segments(asked: dict[str, Any], data: Path, 
     row = result.rows[-1]
     assert 0 <= row["validation_mean_iou"] <= 1
     assert row["validation_nll"] > 0
+    kept = Predictions.load(tmp_path / "run")
+    assert kept is not None
+    assert len(kept.pictures) == 8
+    assert kept.pictures[0].found_mask is not None
     image = np.random.default_rng(0).integers(0, 255, (24, 20), dtype=np.uint8)
     found = af.segment(tmp_path / "run", image, threshold=0.0)
     assert found.ids.shape == (24, 20)

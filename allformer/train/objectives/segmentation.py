@@ -31,6 +31,7 @@ from allformer.data.batches import token_batches
 from allformer.data.pictures import Pictures
 from allformer.data.pictures.areas import areas_of
 from allformer.errors import ConfigError, DataError
+from allformer.images.thumbnail import NOTHING, label_map, thumbnail
 from allformer.metrics.mean_iou import confusion, iou
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import register
@@ -38,6 +39,7 @@ from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.map_data import MapData
 from allformer.train.pictures.map_gallery import MapGallery, Reading
 from allformer.train.pictures.over_pictures import OverPictures
+from allformer.train.predictions import Mask, Predictions, Seen
 from allformer.train.sections.model import CheckpointModel
 from allformer.train.sections.section import Count, Section, one_of
 
@@ -326,6 +328,25 @@ class Segmentation(OverPictures[SegmentBatch]):
                 total += confusion(self.scores(model, batch, dtype).argmax(1), wanted, count)
         found = iou(total)
         return {"mean_iou": found.mean, "pixel_accuracy": found.accuracy}
+
+    @torch.no_grad()
+    def predictions(self, model: Any, examples: Gallery, count: int = 24) -> Predictions:
+        """Some pictures with the labels of their pixels, the true ones and the model's."""
+        index = np.arange(min(count, len(examples)))
+        raw = self.collate(examples, index)
+        batch = self.onto(raw, model.device)
+        wanted = batch.maps if self.task == "semantic" else _labelled(batch)
+        with self._same_draws(model.device):
+            given = self.scores(model, batch).argmax(1)
+        shown = []
+        for image, true, own in zip(raw.pixels.numpy(), wanted.cpu(), given.cpu(), strict=True):
+            real = true >= 0
+            right = float((own == true)[real].float().mean()) if bool(real.any()) else None
+            maps = [torch.where(real & (x < NOTHING), x, NOTHING).numpy() for x in (true, own)]
+            masks = [Mask(label_map(x), self.labels) for x in maps]
+            picture = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+            shown.append(Seen(thumbnail(picture), score=right, mask=masks[0], found_mask=masks[1]))
+        return Predictions(labels=self.labels, pictures=tuple(shown))
 
     def _batches(
         self, examples: Gallery, batch_tokens: int, device: torch.device
