@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from allformer.tasks.image_search import search_images, search_texts
     from allformer.tasks.image_text import image_similarity
     from allformer.tasks.pipeline import open_pipeline
+    from allformer.tasks.segment import segment
     from allformer.tasks.tag import tag
     from allformer.tasks.texts import summarise, translate
 
@@ -60,7 +61,8 @@ _LATER = {
     **dict.fromkeys(
         ("answer", "classify", "classify_image", "detect", "draw", "embed", "embed_image", "fill",
          "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
-         "search_images", "search_texts", "similarity", "summarise", "tag", "translate"),
+         "search_images", "search_texts", "segment", "similarity", "summarise", "tag",
+         "translate"),
         "allformer.tasks",
     ),
 }  # fmt: skip
@@ -109,6 +111,7 @@ __all__ = [
     "save",
     "search_images",
     "search_texts",
+    "segment",
     "similarity",
     "summarise",
     "tag",

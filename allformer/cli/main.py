@@ -22,6 +22,7 @@ from allformer.cli.info import INFO, info
 from allformer.cli.replay import REPLAY, replay
 from allformer.cli.report import REPORT, report
 from allformer.cli.reproduce import REPRODUCE, reproduce
+from allformer.cli.segment import SEGMENT, segment
 from allformer.errors import AllformerError
 from allformer.version import __version__
 
@@ -185,6 +186,7 @@ app.command(name="classify-image", epilog=images.CLASSIFY)(images.classify_image
 app.command(epilog=DETECT)(detect)
 app.command(name="embed-image", epilog=images.EMBED)(images.embed_image)
 app.command(epilog=DRAW)(draw)
+app.command(epilog=SEGMENT)(segment)
 app.command(
     epilog="Examples: `allformer convert openai-community/gpt2 out --dtype bf16`; "
     "`allformer convert runs/demo out --family marian`; "

@@ -46,6 +46,7 @@ from allformer.config.joined import Joined, JoinedHead, TextAndPlane
 from allformer.config.axial_mask import ColumnMask, ImageMask, NearMask, RowMask
 from allformer.config.pixel_head import PixelHead
 from allformer.config.box_head import BoxHead, SetLoss
+from allformer.config.mask_heads import ClassMasks, LinearMasks, MaskHead, MaskLoss, QueryMasks
 from allformer.config.reading_head import ReadingHead
 from allformer.config.teacher_head import TeacherHead
 from allformer.config.vector_head import Probe, VectorHead
@@ -73,6 +74,7 @@ __all__ = [
     "BoxHead",
     "BucketBias",
     "ClassHead",
+    "ClassMasks",
     "Codec",
     "ColourHead",
     "ColumnMask",
@@ -93,10 +95,13 @@ __all__ = [
     "LMHead",
     "Learned",
     "LearnedPlane",
+    "LinearMasks",
     "LinearScaling",
     "Llama3Scaling",
     "Local",
     "LowRank",
+    "MaskHead",
+    "MaskLoss",
     "Mixer",
     "Model",
     "Natural",
@@ -113,6 +118,7 @@ __all__ = [
     "Probability",
     "Probe",
     "Queries",
+    "QueryMasks",
     "ReadingHead",
     "Relative",
     "ResNet",

@@ -26,6 +26,8 @@ class LearnedPlane(Plane):
     """A learned vector for each of `front` tokens, each cell of rows × columns (`shape`), and each
     of the tokens `behind` them.
 
+    `front` are all tokens before the patches that may have a place, or none (EoMT).
+
     An image of another size has other cells: their vectors are interpolated (bicubic; `antialias`
     as well where a grid shrinks) where the caller says so (`interpolate_pos_encoding=True`), or
     with `resize="always"` (DINOv2) unasked.
@@ -48,7 +50,7 @@ class LearnedPlane(Plane):
             ("front", self.front, stack.source.placed),
             ("behind", self.behind, stack.source.behind),
         ):
-            if own != wanted:
+            if own != wanted and not (field == "front" and own == 0):
                 must = f"must be that of the stack's Patches, {wanted}"
                 refuse(self, field, must, f"give {field}={wanted}")
 

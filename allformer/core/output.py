@@ -13,7 +13,7 @@ from torch.utils import _pytree
 
 NAMES = (
     "loss",
-    "logits",  # B T V, B T labels or B labels
+    "logits",  # B T V, B T labels or B labels; B labels H W of an image
     "pred_boxes",  # B Q 4: centre and size as shares of the image
     "cls_logits",  # B labels, of DeiT's pair of heads
     "distillation_logits",  # B labels
@@ -21,6 +21,8 @@ NAMES = (
     "end_logits",  # B T
     "prediction_logits",  # B T V, of BERT's pair of heads
     "seq_relationship_logits",  # B 2
+    "class_queries_logits",  # B Q labels+1, of masks
+    "masks_queries_logits",  # B Q H W
     "reconstruction",  # B C H W, the pixels of an image
     "last_hidden_state",  # B T dim
     "pooler_output",  # B dim

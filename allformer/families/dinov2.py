@@ -60,7 +60,7 @@ def read_over(fields: Fields, kind: str, source: Patches, antialias: bool = Fals
     dim, norm = fields.take("hidden_size"), Norm("layer", float(fields.take("layer_norm_eps")))
     scale = float(fields.take("layerscale_value"))
     block = Block(
-        image_encoder.read_attention(fields), _read_feed(fields, dim), norm=norm, norm_at="pre",
+        image_encoder.read_attention(fields), read_feed(fields, dim), norm=norm, norm_at="pre",
         dropout=0.0, scale=scale,
     )  # fmt: skip
     stack = Stack(
@@ -76,7 +76,7 @@ def read_over(fields: Fields, kind: str, source: Patches, antialias: bool = Fals
     return EncoderOnly(stack, pool=Pool("identity", dense=False))
 
 
-def _read_feed(fields: Fields, dim: int) -> Feed:
+def read_feed(fields: Fields, dim: int) -> Feed:
     """SwiGLU has a third matrix, and two thirds of the width instead."""
     width = dim * fields.take("mlp_ratio")
     if fields.flag("use_swiglu_ffn", False):
@@ -90,8 +90,8 @@ def _narrowed(width: int) -> int:
     return (int(width * 2 / 3) + 7) // 8 * 8
 
 
-def _write_feed(feed: Feed, dim: int) -> dict[str, Any]:
-    """The inverse of `_read_feed`."""
+def write_feed(feed: Feed, dim: int) -> dict[str, Any]:
+    """The inverse of `read_feed`."""
     wide = {times: times * dim for times in range(1, MOST_TIMES + 1)}
     if feed.gated:
         wide = {times: _narrowed(width) for times, width in wide.items()}
@@ -111,7 +111,7 @@ def write_over(model: EncoderOnly) -> dict[str, Any]:
         del out["hidden_act"]
     return {
         **out,
-        **_write_feed(block.feed, stack.dim),
+        **write_feed(block.feed, stack.dim),
         "layerscale_value": block.scale,
         "hidden_dropout_prob": stack.dropout,
     }

@@ -16,6 +16,7 @@ from torch import Tensor
 from allformer.errors import DataError
 from allformer.images.clusters import nearest
 from allformer.images.in_order import in_order
+from allformer.images.pieces import Pieces, in_pieces
 from allformer.images.prepare import Array, look_up, pixels_of, value_table
 from allformer.images.read import Image, read_image
 from allformer.images.settings import Settings, make_settings
@@ -58,11 +59,25 @@ class Processor:
 
     def one(self, image: Image, name: str = "the image") -> Tensor:
         """A single image, C H W; as numbers of colours H·W."""
+        found = self.pieces(image, name).pixels
+        if len(found) > 1:
+            raise DataError(
+                f"{name} is cut into {len(found)} pieces (do_split_image); take them by `pieces`"
+            )
+        return found[0]
+
+    def pieces(self, image: Image, name: str = "the image") -> Pieces:
+        """An image in one piece, or in several where the settings say so, P C H W."""
         read = read_image(image, mode=self.settings.mode, name=name)
         name = str(image) if isinstance(image, str | Path) else name
-        values = look_up(pixels_of(read, self.settings, name), self._table)
+        cut, ends = in_pieces(pixels_of(read, self.settings, name), self.settings)
+        found = [torch.from_numpy(self._values(piece)) for piece in cut]
+        return Pieces(torch.stack(found), ends, (read.height, read.width), read)
+
+    def _values(self, pixels: Any) -> Any:
+        values = look_up(pixels, self._table)
         clusters = self.settings.clusters
-        return torch.from_numpy(values if clusters is None else nearest(values, clusters))
+        return values if clusters is None else nearest(values, clusters)
 
     def batches(
         self,

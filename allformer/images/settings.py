@@ -57,6 +57,11 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "DetrImageProcessor": _DETR,
     "YolosImageProcessor": _DETR,
+    "EomtImageProcessor": {
+        **_ALL, "size": {"shortest_edge": 640, "longest_edge": 640}, "resample": 2,
+        "image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD, "default_to_square": False,
+        "do_split_image": False, "do_pad": False, "ignore_index": None,
+    },
 }  # fmt: skip
 MULTIPLE = {"YolosImageProcessor": 16}  # to which resized sides are cut down, whatever the patch is
 # Of files that name no class: by the model_type of config.json.
@@ -66,6 +71,7 @@ MODEL_TYPES = {
     "siglip": "SiglipImageProcessor", "imagegpt": "ImageGPTImageProcessor",
     "detr": "DetrImageProcessor",
     "yolos": "YolosImageProcessor",
+    "eomt": "EomtImageProcessor",
 }  # fmt: skip
 # Said by files and without a bearing on the numbers: names of classes, and where tensors go.
 _ASIDE = {
@@ -81,8 +87,13 @@ _ONLY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The steps, in their order: RGB, resize, centre crop, rescale, normalise; with `clusters`,
-    the number of the nearest of these colours in place of each pixel (ImageGPT)."""
+    """The steps, in their order: RGB, resize, centre crop, split, pad, rescale, normalise.
+
+    `do_split_image` cuts a long image into squares of `size`'s shortest edge, `do_pad` puts black
+    at the right and below up to `size` (EoMT) or to the largest of a batch (DETR); None where the
+    class knows neither. With `clusters` the number of the nearest of these colours stands in place
+    of each pixel (ImageGPT).
+    """
 
     image_processor_type: str
     do_resize: bool
@@ -97,7 +108,9 @@ class Settings:
     image_std: tuple[float, ...] | float
     do_convert_rgb: bool
     clusters: tuple[tuple[float, ...], ...] | None = None
-    do_pad: bool | None = None  # up to the largest of a batch; None: the class knows nothing of it
+    do_split_image: bool | None = None
+    do_pad: bool | None = None
+    ignore_index: int | None = None  # of maps to learn from: what they call 0
 
     @property
     def multiple(self) -> int:
@@ -156,7 +169,9 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
         image_std=_numbers(said["image_std"], "image_std"),
         do_convert_rgb=_switch(said, "do_convert_rgb"),
         clusters=_clusters(said) if "clusters" in usual else None,
+        do_split_image=_switch(said, "do_split_image") if "do_split_image" in usual else None,
         do_pad=_switch(said, "do_pad") if "do_pad" in usual else None,
+        ignore_index=said.get("ignore_index"),
     )
     _check(settings)
     return settings
@@ -198,6 +213,11 @@ def _check(settings: Settings) -> None:
     crop = settings.crop_size
     if settings.do_center_crop and (crop is None or "height" not in crop):
         raise DataError(f"do_center_crop is true, but crop_size={crop} has no height and width")
+    if (settings.do_split_image or settings.do_pad) and "shortest_edge" not in settings.size:
+        raise DataError(
+            f"size={settings.size} has no shortest_edge, to which do_split_image cuts and do_pad "
+            f"fills up; give one"
+        )
     if settings.do_normalize:
         for name in ("image_mean", "image_std"):
             value = getattr(settings, name)

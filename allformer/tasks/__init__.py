@@ -22,7 +22,17 @@ from allformer.tasks.image_pipeline import ImagePipeline, open_image_pipeline
 from allformer.tasks.image_search import search_images, search_texts
 from allformer.tasks.image_text import image_similarity
 from allformer.tasks.pipeline import Pipeline, open_pipeline
-from allformer.tasks.result import Answer, Detected, Entity, Fill, Label, Match
+from allformer.tasks.result import (
+    Answer,
+    Detected,
+    Entity,
+    Fill,
+    Label,
+    Match,
+    Segment,
+    Segmentation,
+)
+from allformer.tasks.segment import segment
 from allformer.tasks.stream import Stream
 from allformer.tasks.tag import tag
 from allformer.tasks.texts import generate, summarise, translate
@@ -32,8 +42,8 @@ Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
     "Answer", "Detected", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Match",
-    "Pipeline", "Stream", "answer", "classify", "classify_image", "detect", "draw", "embed",
-    "embed_image", "fill", "generate", "image_similarity", "open_drawing", "open_image_pipeline",
-    "open_kit", "open_pipeline", "search_images", "search_texts",
-    "similarity", "summarise", "tag", "translate",
+    "Pipeline", "Segment", "Segmentation", "Stream", "answer", "classify", "classify_image",
+    "detect", "draw", "embed", "embed_image", "fill", "generate", "image_similarity",
+    "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline", "search_images",
+    "search_texts", "segment", "similarity", "summarise", "tag", "translate",
 ]  # fmt: skip

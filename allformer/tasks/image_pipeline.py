@@ -57,6 +57,8 @@ class ImagePipeline:
             return (
                 ("detect", "embed-image") if isinstance(tree, config.EncoderOnly) else ("detect",)
             )
+        if isinstance(tree.head, config.MaskHead):
+            return ("segment", "embed-image")
         classes = isinstance(tree.head, config.ClassHead | config.TeacherHead)
         return ("classify-image", "embed-image") if classes else ("embed-image",)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 
 class Result:
     """What all of them can do."""
@@ -69,3 +72,35 @@ class Detected(Result):
     label: str
     score: float
     box: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Segment(Result):
+    """A part of an image: `id` is its number in the map, `area` its pixels that are seen there,
+    `box` what is around them: left, top, right, below. A class has no score."""
+
+    id: int
+    label: str
+    score: float | None
+    area: int
+    box: tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Segmentation:
+    """A map of an image: `ids` (H W) has the number of a segment, or −1, for each pixel."""
+
+    task: str
+    ids: npt.NDArray[np.int32]
+    segments: list[Segment]
+
+    def mask(self, segment: Segment) -> npt.NDArray[np.bool_]:
+        """The pixels of a segment, H W."""
+        mask: npt.NDArray[np.bool_] = self.ids == segment.id
+        return mask
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the map."""
+        height, width = self.ids.shape
+        told = [segment.to_dict() for segment in self.segments]
+        return {"task": self.task, "height": height, "width": width, "segments": told}

@@ -73,7 +73,7 @@ MUTANTS: list[Mutant] = [
     bug("distillation before [CLS]", "two tokens exchanged", f"{SOURCE}.vectors",
         "self.cls, self.distilled", "self.distilled, self.cls", "deit", "deit teacher"),
     bug("registers have places", "all patches stand elsewhere", f"{SOURCE}._positions",
-        "[vectors[: c.placed], nowhere, vectors[c.placed :]]", "[vectors, nowhere]", "registers"),
+        "[vectors[:placed], nowhere, vectors[placed:]]", "[vectors, nowhere]", "registers"),
     bug("shown ones are hidden", "the mask is read the wrong way", f"{SOURCE}.vectors",
         "hidden.bool()[..., None]", "~hidden.bool()[..., None]", "vit pixels", "dinov2, hidden"),
     bug("bilinear positions", "blurred places at other sizes", PLANE,

@@ -22,6 +22,7 @@ from tests.mutants import (
     images,
     linear,
     longformer,
+    masks,
     mutants,
     reformer,
     segments,
@@ -37,6 +38,7 @@ ROOMS = (
     contrast,
     detection,
     drawing,
+    masks,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

@@ -39,6 +39,7 @@ CONFIGS = {
     "detr": lambda: hf.DetrConfig(
         use_timm_backbone=False, backbone_config=hf.ResNetConfig(out_features=["stage4"])
     ),
+    "eomt": hf.EomtConfig,
 }  # fmt: skip
 
 

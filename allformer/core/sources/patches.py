@@ -141,13 +141,14 @@ class Patches(Source):
         assert self.position is not None
         c = self.config
         shape = c.cut(*side.inputs["pixel_values"].shape[2:])
-        vectors: Tensor = self.position(shape, c.placed, x)
-        if len(vectors) < x.shape[1] - c.registers:  # a formula, which knows of patches alone
+        placed = getattr(self.stack.position, "front", c.placed)  # EoMT's [CLS] has no place
+        vectors: Tensor = self.position(shape, placed, x)
+        if len(vectors) < x.shape[1] - (c.front - placed):  # a formula knows of patches alone
             vectors = torch.cat([vectors, vectors.new_zeros(c.behind, vectors.shape[1])])
-        if not c.registers:
+        if placed == c.front:
             return vectors
-        nowhere = vectors.new_zeros(c.registers, vectors.shape[1])
-        return torch.cat([vectors[: c.placed], nowhere, vectors[c.placed :]])
+        nowhere = vectors.new_zeros(c.front - placed, vectors.shape[1])
+        return torch.cat([vectors[:placed], nowhere, vectors[placed:]])
 
 
 def _told(x: Any) -> str:

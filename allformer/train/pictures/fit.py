@@ -25,7 +25,7 @@ def _fitted(stack: Stack, image: tuple[int, ...], channels: int) -> Stack:
     source = replace(stack.source, image=image, channels=channels)
     position = stack.position
     if isinstance(position, LearnedPlane):
-        position = replace(position, shape=source.shape, front=source.placed)
+        position = replace(position, shape=source.shape, front=position.front and source.placed)
     between = stack.between
     if between is not None:
         between = replace(between, shape=source.shape, front=source.placed)
