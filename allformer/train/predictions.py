@@ -1,12 +1,23 @@
 """What a trained model says of held-out examples, kept with the run for its report.
 
 RUN/predictions.json: {"rows": [{"input": …, "wanted": …, "given": …, "right": true}], …}
+
+Of a model that sees, `pictures` instead of `rows`; pictures are PNG files in base64, as
+`allformer.images.thumbnail` makes them:
+
+    Seen(thumbnail(pixels), "boot", "shoe", right=False, score=0.81)        # classes, captions
+    Seen(thumbnail(pixels), boxes=(Box((0.1, 0.2, 0.5, 0.9), "shoe"),),
+         found=(Box((0.1, 0.2, 0.5, 0.8), "shoe", 0.97),))                  # detection
+    Seen(thumbnail(pixels), mask=Mask(label_map(wanted), ("sky", "road")),
+         found_mask=Mask(label_map(given), ("sky", "road")), score=0.77)    # segmentation
+    Seen(thumbnail(pixels), again=thumbnail(decoded), score=0.02)           # a codec
+    Seen(wanted="a red shoe", drawn=(Seen(thumbnail(first)), Seen(thumbnail(second))))
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +40,72 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Box:
+    """A box around something: left, top, right, bottom as shares of the picture's sides, 0 … 1."""
+
+    sides: tuple[float, float, float, float]
+    label: str
+    score: float | None = None  # of one that was found: how sure
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Box:
+        """What `asdict` gave."""
+        return cls(tuple(raw["sides"]), raw["label"], raw["score"])
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What each pixel belongs to: `image` is a PNG by `label_map`, whose value k is `names[k]` and
+    whose 255 is nothing. Of instances and panoptic segments a name may stand there several times.
+    """
+
+    image: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any] | None) -> Mask | None:
+        """What `asdict` gave."""
+        return None if raw is None else cls(raw["image"], tuple(raw["names"]))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A picture with what should have been said and what was said of it; fields that a task does
+    not have stay empty.
+
+    `wanted` and `given` are labels or captions; `boxes` and `mask` the true ones, `found` and
+    `found_mask` the model's. `again` is what a codec makes of it. Of a caption (`wanted`) without a
+    picture, `drawn` are those drawn for it, each with what a classifier finds in it (`given`,
+    `right`) or how a re-ranker scores it (`score`), the best first.
+    """
+
+    image: str = ""
+    wanted: str = ""
+    given: str = ""
+    right: bool | None = None  # None: not a matter of right or wrong
+    score: float | None = None  # how sure the model was, 0 … 1; else what the task measures
+    boxes: tuple[Box, ...] = ()
+    found: tuple[Box, ...] = ()
+    mask: Mask | None = None
+    found_mask: Mask | None = None
+    again: str = ""
+    drawn: tuple[Seen, ...] = ()
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Seen:
+        """What `asdict` gave."""
+        told = {name: raw[name] for name in ("image", "wanted", "given", "right", "score", "again")}
+        return cls(
+            **told,
+            boxes=tuple(map(Box.read, raw["boxes"])),
+            found=tuple(map(Box.read, raw["found"])),
+            mask=Mask.read(raw["mask"]),
+            found_mask=Mask.read(raw["found_mask"]),
+            drawn=tuple(map(Seen.read, raw["drawn"])),
+        )
+
+
+@dataclass(frozen=True)
 class Predictions:
     """Some examples, and where it fits how the classes are mistaken for each other.
 
@@ -41,6 +118,7 @@ class Predictions:
     confusion: tuple[tuple[int, ...], ...] = ()
     calibration: tuple[tuple[int, float, float], ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
+    pictures: tuple[Seen, ...] = ()
 
     def save(self, run: Path) -> None:
         """Beside the weights."""
@@ -60,6 +138,7 @@ class Predictions:
                 tuple(map(tuple, raw["confusion"])),
                 tuple(map(tuple, raw["calibration"])),
                 dict(raw["figures"]),
+                tuple(map(Seen.read, raw.get("pictures", ()))),  # older runs have none
             )
         except (KeyError, TypeError) as error:
             raise CheckpointError(
