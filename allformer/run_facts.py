@@ -40,6 +40,18 @@ USES: dict[str, dict[str, str]] = {
         "embed": "allformer embed {run} --file sentences.txt --out vectors.npy",
         "similarity": "allformer similarity {run} '…' '…'",
     },
+    "image-classification": {
+        "classify-image": "allformer classify-image {run} picture.jpg",
+        "embed-image": "allformer embed-image {run} pictures/ --out vectors.npy",
+    },
+    "contrastive": {
+        "zero-shot": "allformer classify-image {run} picture.jpg --labels '…,…'",
+        "search": "allformer similarity {run} '…' --image pictures/",
+    },
+    "detection": {"detect": "allformer detect {run} picture.jpg"},
+    "segmentation": {"segment": "allformer segment {run} picture.jpg"},
+    "image-codec": {},  # it is used by what draws: text-to-image
+    "text-to-image": {"draw": "allformer draw {run} '…'"},
 }
 LONGEST = 80  # characters of a text that a command line can show
 

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from allformer import config
+from allformer.explain.vision.looks import seeing_stack
 from allformer.explain.words import WORDS, Pair, said, sentences, spans, word
 
 Facts = Mapping[str, Any]
@@ -16,6 +17,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 def lead(model: config.Model, facts: Facts) -> Pair:
     """Two or three sentences on the model."""
+    if (name := seeing_stack(model)) is not None:
+        return _sees(model.stacks[name], isinstance(model, config.TwoTowers))
     reader, writer = model.reader, model.writer
     sizes = {
         "dim": reader.dim,
@@ -34,6 +37,17 @@ def lead(model: config.Model, facts: Facts) -> Pair:
     if facts.get("train_pairs"):
         text = sentences(text, word("lead.pairs", pairs=number(facts["train_pairs"])))
     return text
+
+
+def _sees(stack: config.Stack, towers: bool) -> Pair:
+    """Of a stack that reads pictures, alone or beside one that reads texts."""
+    source = stack.source
+    (rows, columns), (height, width) = source.shape, source.image
+    sizes = {"dim": stack.dim, "heads": stack.blocks[0].attention.heads}
+    shape = word("lead.shape.sees", layers=len(stack.blocks), **sizes)
+    cut = {"rows": rows, "columns": columns, "patch": source.patch}
+    text = word("lead.sees", height=height, width=width, **cut, shape=shape)
+    return word("lead.towers", shape=text) if towers else text
 
 
 def cards(parameters: int, history: Rows, scores: Facts, facts: Facts) -> str:

@@ -1,0 +1,112 @@
+"""Where a model looks in a picture: the attention of [CLS] over the patches, by layer and head, and
+attention rollout.
+
+    found = looks(model, processor(["cat.jpg"]))
+    found.heads          # L H R C: layers, heads, rows and columns of patches
+    found.rollout        # R C
+
+Legend: L layers, H heads, T tokens, F tokens before the patches, R rows and C columns of patches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from allformer import config
+from allformer.core.model import Model
+from allformer.core.taps import listen
+from allformer.errors import ConfigError
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Looks:
+    """Of one picture: what each head of each layer looks at, and what all layers gather."""
+
+    heads: Array  # L H R C; a map adds up to 1 at most: the rest is on tokens that are no patches
+    rollout: Array  # R C, adds up to 1
+    cls: bool  # whether it is [CLS] that looks; else the mean of all patches
+
+
+def seeing_stack(model: config.Model) -> str | None:
+    """The name of the stack that reads pictures by patches; None: there is none."""
+    stacks = model.stacks.items()
+    return next((n for n, stack in stacks if isinstance(stack.source, config.Patches)), None)
+
+
+def looks(model: Model[Any], pixels: Tensor) -> Looks | None:
+    """Of one picture, 1 3 height width; None where a layer mixes without weights."""
+    name = seeing_stack(model.config)
+    if name is None:
+        return None
+    stack = model.config.stacks[name]
+    seen = _weights(model, name, pixels)
+    shape = stack.source.cut(*pixels.shape[2:])
+    layers = [seen.get(i) for i in range(len(stack.blocks))]
+    if not layers or any(x is None for x in layers):
+        return None
+    patches = shape[0] * shape[1]
+    own = [_own(x, stack.source.front, patches) for x in layers if x is not None]
+    asks = slice(0, 1) if stack.source.cls else slice(stack.source.front, None)
+    heads = torch.stack([_to_patches(x, asks, patches) for x in own])  # L H R·C
+    rolled = _to_patches(rollout([x.mean(0) for x in own])[None], asks, patches)[0]
+    rolled = rolled / rolled.sum().clamp_min(1e-12)
+    return Looks(
+        heads.reshape(*heads.shape[:2], *shape).numpy(),
+        rolled.reshape(shape).numpy(),
+        bool(stack.source.cls),
+    )
+
+
+def rollout(layers: list[Tensor]) -> Tensor:
+    """How much of each token's input reaches each token after all layers, T T: the product of
+    (A + I) / 2, A the mean of a layer's heads (Abnar and Zuidema, 2020, section 3)."""
+    whole = torch.eye(len(layers[0]), dtype=layers[0].dtype)
+    for weights in layers:
+        mixed = (weights + torch.eye(len(weights), dtype=weights.dtype)) / 2
+        whole = (mixed / mixed.sum(-1, keepdim=True)) @ whole
+    return whole
+
+
+def _weights(model: Model[Any], name: str, pixels: Tensor) -> dict[int, Tensor]:
+    """H T T by layer; no head is run."""
+    found: dict[int, Tensor] = {}
+
+    def note(tap: str, x: Tensor) -> None:
+        parts = tap.split(".")
+        if parts[0] == name and parts[-2:] == ["attention", "weights"] and parts[1].isdigit():
+            found[int(parts[1])] = x[0].detach().float().cpu().nan_to_num()
+
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), listen(note):
+            model.states(pixel_values=pixels.to(model.device))
+    except ConfigError:  # a size that it does not read: there is nothing to show
+        return {}
+    finally:
+        model.train(training)
+    return found
+
+
+def _own(weights: Tensor, front: int, patches: int) -> Tensor:
+    """H T T without queries that join in later layers before the rest (EoMT), nor tokens behind the
+    patches (YOLOS); rows add up to 1 again where they did."""
+    extra = weights.shape[-1] - front - patches
+    if extra <= 0:
+        return weights
+    kept = slice(0, front + patches)
+    cut = weights[:, kept, kept]
+    return cut / cut.sum(-1, keepdim=True).clamp_min(1e-12)
+
+
+def _to_patches(weights: Tensor, asks: slice, patches: int) -> Tensor:
+    """H R·C: what those who ask look at, in the mean; patches are the last columns."""
+    return weights[:, asks, weights.shape[-1] - patches :].mean(1)
