@@ -19,6 +19,7 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.errors import AllformerError, ConfigError
 from allformer.evaluate import evaluate_run
 from allformer.explain.report import Sample, write_report
+from allformer.images.processor import FILES, Processor, load_processor
 from allformer.run_facts import run_facts, taught
 from allformer.tasks.pipeline import run_pipeline
 from allformer.train.corpora import open_split
@@ -93,9 +94,16 @@ def report_run(
         tokenizer=tokenizer,
         scores=scores,
         predictions=predictions or Predictions(),
+        processor=_processor(run.path),
         **told,
     )
     return RunReport(page, scores)
+
+
+def _processor(run: Path) -> Processor | None:
+    """How a model that sees was taught to see; None where the run does not say."""
+    there = any((run / name).is_file() for name in FILES)
+    return load_processor(run) if there else None
 
 
 def _translates(run: Run, recipe: Recipe | None) -> bool:

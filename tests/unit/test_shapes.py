@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+from allformer.data.pictures import open_pictures
+from allformer.data.pictures.shapes import write_shapes
 from allformer.data.shapes import (
     CHINESE,
     COLOURS,
@@ -93,3 +97,33 @@ def test_impossible_shapes_are_refused():
         Shapes(3, most=0)
     with pytest.raises(IndexError, match="no number 3"):
         Shapes(3)[3]
+
+
+# --- as data of a recipe --------------------------------------------------------------------------
+
+
+def test_a_file_of_numbers_is_a_set_of_pictures(tmp_path):
+    file = write_shapes(tmp_path / "shapes.json", train=6, val=3, side=24, most=3)
+    splits = open_pictures(file)
+    assert {name: len(part) for name, part in splits.items()} == {"train": 6, "val": 3}
+    part = splits["train"]
+    assert part.labels == KINDS
+    assert part.pixels is not None
+    assert part.pixels.shape == (6, 24, 24, 3)
+    for i in range(6):
+        one = part[i]
+        assert one.boxes is not None
+        assert one.masks is not None
+        assert len(one.boxes) == len(one.classes) == len(one.masks) >= 1
+        assert (one.label is None) == (len(one.boxes) > 1)
+        assert one.captions[0].startswith("a")
+        assert one.captions[1].startswith("一个")
+    assert not any((part.pixels[i] == splits["val"].pixels[0]).all() for i in range(6))
+
+
+@pytest.mark.parametrize("odd", [{"sides": 3}, {"train": "many"}, {"side": "x"}])
+def test_a_file_that_says_something_else_is_refused(tmp_path, odd):
+    file = tmp_path / "shapes.json"
+    file.write_text(json.dumps({"train": 3, **odd}), encoding="utf-8")
+    with pytest.raises(DataError, match=rf"{next(iter(odd))!r} is not understood"):
+        open_pictures(file)

@@ -41,7 +41,8 @@ def place_map(model: Model[Any]) -> str:
     with torch.no_grad():
         like = torch.zeros((), device=model.device)
         table = model.stack(name).source.position(shape, stack.source.placed, like)
-    vectors = table[stack.source.placed :].detach().float().cpu().nan_to_num().numpy()
+    patches = slice(stack.source.placed, stack.source.placed + shape[0] * shape[1])
+    vectors = table[patches].detach().float().cpu().nan_to_num().numpy()
     values = similarities(vectors, shape)
     title = word("places.title")
     rows, columns = (len(_some(n)) for n in shape)
