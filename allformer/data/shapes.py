@@ -194,7 +194,7 @@ def draw_one(seed: int, number: int, side: int = 32, plain: bool = False) -> Dra
     kind, colour = _named(chance)
     if plain:
         return draw([Figure(kind, colour, 0.5, 0.5, chance.uniform(0.3, 0.44))], side, 255)
-    reach = chance.uniform(0.2, 0.42)
+    reach = chance.uniform(0.26, 0.44)
     x, y = chance.uniform(reach, 1 - reach, 2)
     figure = Figure(kind, colour, x, y, reach, chance.uniform(-0.3, 0.3))
     return draw([figure], side, *_ground(chance, side))
@@ -237,10 +237,10 @@ class Shapes(Sequence[Drawing]):
         for name, value, least in (("count", count, 1), ("side", side, 8), ("most", most, 1)):
             if value < least:
                 raise DataError(f"Shapes.{name}={value} must be at least {least}; give more")
-        self.count, self.side, self.most, self.seed, self.plain = count, side, most, seed, plain
+        self.length, self.side, self.most, self.seed, self.plain = count, side, most, seed, plain
 
     def __len__(self) -> int:
-        return self.count
+        return self.length
 
     @overload
     def __getitem__(self, number: int) -> Drawing: ...
@@ -248,10 +248,10 @@ class Shapes(Sequence[Drawing]):
     def __getitem__(self, number: slice) -> list[Drawing]: ...
     def __getitem__(self, number: int | slice) -> Drawing | list[Drawing]:
         if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(self.count))]
-        if not -self.count <= number < self.count:
-            raise IndexError(f"there are {self.count} shapes; there is no number {number}")
-        number %= self.count
+            return [self[i] for i in range(*number.indices(self.length))]
+        if not -self.length <= number < self.length:
+            raise IndexError(f"there are {self.length} shapes; there is no number {number}")
+        number %= self.length
         if self.most == 1:
             return draw_one(self.seed, number, self.side, self.plain)
         return draw_scene(self.seed, number, self.side, self.most)

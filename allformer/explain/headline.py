@@ -42,6 +42,7 @@ def lead(model: config.Model, facts: Facts) -> Pair:
 def _sees(stack: config.Stack, towers: bool) -> Pair:
     """Of a stack that reads pictures, alone or beside one that reads texts."""
     source = stack.source
+    assert isinstance(source, config.Patches)
     (rows, columns), (height, width) = source.shape, source.image
     sizes = {"dim": stack.dim, "heads": stack.blocks[0].attention.heads}
     shape = word("lead.shape.sees", layers=len(stack.blocks), **sizes)
