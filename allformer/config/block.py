@@ -25,7 +25,9 @@ class Block(Config):
 
     `norm_at="post"`: norm(x + f(x)), as in the paper. `"pre"`: x + f(norm(x)).
     `dropout` acts on each sub-layer's output before it is added; `scale` multiplies it first, by a
-    learned factor for each feature that starts there (layer scale: CaiT, DINOv2).
+    learned factor for each feature that starts there (layer scale: CaiT, DINOv2). In training
+    `drop_path` leaves out what a sub-layer gives for a whole row, with this probability (stochastic
+    depth; Huang et al., 2016).
     """
 
     attention: Attention
@@ -35,6 +37,7 @@ class Block(Config):
     norm_at: Literal["pre", "post"] = "post"
     dropout: Probability = 0.1
     scale: Annotated[float, above(0, "DINOv2 has 1.0; None is without")] | None = None
+    drop_path: Probability = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

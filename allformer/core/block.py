@@ -19,6 +19,7 @@ from allformer.core.precision import cast
 from allformer.core.relatives.relative import PLAIN, Relation, Relative
 from allformer.core.states import LayerState
 from allformer.core.taps import tap
+from allformer.errors import ConfigError
 
 SITES = {"attention": 0, "cross": 2, "feed": 4}  # numbers of masks: inside a sub-layer, behind it
 
@@ -74,6 +75,7 @@ class Block(nn.Module):
         self.has_cross = block.cross is not None
         self.feed = Feed(block.feed, dim, f"{path}.feed")
         self.feed_norm = make_norm(block.norm, dim)
+        self.drop_path = block.drop_path
         self.scaled = block.scale is not None
         if block.scale is not None:
             for name in ("attention", "cross", "feed") if self.has_cross else ("attention", "feed"):
@@ -119,7 +121,24 @@ class Block(nn.Module):
             steps.append(Step("cross", self.cross_norm, across))
         feed = self.feed if seed is None else partial(self.feed, seed=seed)
         steps.append(Step("feed", self.feed_norm, feed))
-        return [self._scale(step) for step in steps] if self.scaled else steps
+        steps = [self._scale(step) for step in steps] if self.scaled else steps
+        return [self._thin(step) for step in steps] if self.training and self.drop_path else steps
+
+    def _thin(self, step: Step) -> Step:
+        """The same sub-layer, whose result some rows do not get; the others the more of it."""
+        keep = 1 - self.drop_path
+
+        def work(x: Tensor) -> Tensor:
+            h = step.work(x)
+            if h.ndim != 3:
+                raise ConfigError(
+                    f"Block.drop_path={self.drop_path} leaves out whole rows, which packed texts "
+                    f"have not kept apart; set it to 0, or train on images"
+                )
+            mask = torch.empty(h.shape[0], 1, 1, dtype=h.dtype, device=h.device)
+            return h * mask.bernoulli_(keep).div_(keep)
+
+        return step._replace(work=work)
 
     def _scale(self, step: Step) -> Step:
         """The same sub-layer, its result multiplied."""

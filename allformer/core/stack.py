@@ -264,13 +264,14 @@ def _once(plans: Plans, mixer: Any, scene: Scene, state: LayerState | None = Non
 def _drops(block: config.Block) -> bool:
     """Whether anything is dropped out in a layer."""
     inner = block.attention.dropout or (block.cross is not None and block.cross.dropout)
-    return bool(block.dropout or block.feed.dropout or inner)
+    return bool(block.dropout or block.feed.dropout or block.drop_path or inner)
 
 
 def _draws(layer: Any, plan: Any, memory_plan: Any) -> bool:
     """Whether a layer by fused kernels draws from torch's generator: its masks are by seeds drawn
-    before, but for those inside attention that torch computes."""
+    before, but for those inside attention that torch computes, and for paths that are dropped."""
     own = [(layer.attention.mixer, plan)]
     if layer.has_cross:
         own.append((layer.cross.mixer, memory_plan))
-    return layer.training and any(m.dropout > 0 and not m.takes_whole(p) for m, p in own)
+    inside = any(m.dropout > 0 and not m.takes_whole(p) for m, p in own)
+    return layer.training and (inside or layer.drop_path > 0)

@@ -7,6 +7,7 @@ raw, provenance = write_config(model)        # the family that can say it, check
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from allformer import config
@@ -86,9 +87,20 @@ def write_config(
     )
 
 
+def _at_rest(model: config.Model) -> config.Model:
+    """Without dropped paths, which act in training alone and which no config.json here says."""
+    changes = {
+        name: replace(stack, blocks=tuple(replace(b, drop_path=0.0) for b in stack.blocks))
+        for name, stack in model.stacks.items()
+        if any(block.drop_path for block in stack.blocks)
+    }
+    return replace(model, **changes) if changes else model
+
+
 def _write_as(
     model: config.Model, family: Family, provenance: Provenance
 ) -> tuple[dict[str, Any], Provenance]:
+    model = _at_rest(model)
     known = provenance if provenance.family == family.name else None
     kind = family.kind(model)
     fitting = [a for a, head in family.architectures.items() if head == kind]

@@ -30,11 +30,21 @@ def threshold(dropout: float) -> int:
 
 def kept(seed: Tensor, site: int, shape: tuple[int, ...], dropout: float) -> Tensor:
     """The mask of a tensor, True = kept; numbers are by the place in the flattened tensor."""
+    return _words(seed, site, shape) >= threshold(dropout)
+
+
+def numbers(seed: Tensor, site: int, shape: tuple[int, ...]) -> Tensor:
+    """From 0 to 1, without 1, in fp64."""
+    return _words(seed, site, shape).double() * 2**-32
+
+
+def _words(seed: Tensor, site: int, shape: tuple[int, ...]) -> Tensor:
+    """32 bits for each place."""
     count = torch.Size(shape).numel()
     index = torch.arange(count, dtype=torch.int64, device=seed.device) & _WORD
     first = seed & _WORD
     second = ((seed >> 32) + site * GOLDEN) & _WORD
-    return (_mix(_mix(index ^ first) ^ second) >= threshold(dropout)).view(shape)
+    return _mix(_mix(index ^ first) ^ second).view(shape)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ images = steps(images, generator)                     # B C H W, values from 0 t
 images, targets = Mixup(0.8, classes=10)(images, labels, generator)
 
 They come before normalising. The same generator gives the same images on every device: chance is
-drawn on the CPU.
+drawn on the CPU. Nothing waits for the device, so that the next batch is made ready meanwhile.
 """
 
 from __future__ import annotations

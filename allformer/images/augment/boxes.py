@@ -5,38 +5,60 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from torch import Generator
+import torch
+from torch import Generator, Tensor
 
 from allformer.images.augment.chain import uniform
 
 TRIES = 10
 
 
-class Box(NamedTuple):
-    """Where a rectangle lies, in pixels."""
+class Boxes(NamedTuple):
+    """Where the rectangles of a batch lie, in pixels, B each; one of no height is none."""
 
-    top: int
-    left: int
-    height: int
-    width: int
+    top: Tensor
+    left: Tensor
+    height: Tensor
+    width: Tensor
+
+    @property
+    def found(self) -> Tensor:
+        """Whether there is one."""
+        return self.height > 0
+
+    def to(self, device: torch.device) -> Boxes:
+        """On another device, in one go."""
+        return Boxes(*torch.stack(self).to(device, non_blocking=True))
+
+    def inside(self, height: int, width: int) -> Tensor:
+        """Whether a pixel lies in its image's box, B 1 H W."""
+        y = torch.arange(height, device=self.top.device)[:, None]
+        x = torch.arange(width, device=self.top.device)
+        top, left, high, wide = (side[:, None, None] for side in self)
+        return ((y >= top) & (y < top + high) & (x >= left) & (x < left + wide))[:, None]
 
 
-def draw_box(
+def draw_boxes(
+    count: int,
     size: tuple[int, int],
     area: tuple[float, float],
     ratio: tuple[float, float],
     generator: Generator,
-) -> Box | None:
-    """A box inside height × width: its share of the area is uniform in `area`, the logarithm of
-    width / height is uniform in that of `ratio`, its place is uniform. None: ten did not fit.
+) -> Boxes:
+    """So many boxes inside height × width, one each: its share of the area is uniform in `area`,
+    the logarithm of width / height is uniform in that of `ratio`, its place is uniform. Of ten that
+    are drawn the first that fits is taken.
     """
     height, width = size
-    for _ in range(TRIES):
-        share, shape, down, right = uniform(4, generator).tolist()
-        pixels = (area[0] + share * (area[1] - area[0])) * height * width
-        low, high = math.log(ratio[0]), math.log(ratio[1])
-        aspect = math.exp(low + shape * (high - low))
-        h, w = round(math.sqrt(pixels / aspect)), round(math.sqrt(pixels * aspect))
-        if 0 < h <= height and 0 < w <= width:
-            return Box(int(down * (height - h + 1)), int(right * (width - w + 1)), h, w)
-    return None
+    drawn = uniform(count * TRIES * 4, generator).view(count, TRIES, 4).unbind(-1)
+    share, shape, down, right = drawn
+    pixels = (area[0] + share * (area[1] - area[0])) * height * width
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    aspect = (low + shape * (high - low)).exp()
+    h, w = (pixels / aspect).sqrt().round(), (pixels * aspect).sqrt().round()
+    fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
+    top, left = (down * (height - h + 1)).floor(), (right * (width - w + 1)).floor()
+    first = fits.int().argmax(1, keepdim=True)
+    any_fits = fits.any(1)
+    taken = [torch.where(any_fits, x.gather(1, first)[:, 0], 0).long() for x in (top, left, h, w)]
+    return Boxes(*taken)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from allformer.errors import ConfigError
-from allformer.images.augment.boxes import Box, draw_box
+from allformer.images.augment.boxes import Boxes, draw_boxes
 from allformer.images.augment.chain import check_images, check_range
 
 
@@ -32,25 +32,47 @@ class RandomResizedCrop:
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         height, width = check_images(images).shape[2:]
+        boxes = self.boxes(len(images), height, width, generator)
+        if self.size[0] >= height and self.size[1] >= width:  # no box shrinks: nothing to average
+            return enlarged(images, boxes, self.size)
         out = [
             F.interpolate(
-                image[None, :, box.top : box.top + box.height, box.left : box.left + box.width],
+                image[None, :, top : top + high, left : left + wide],
                 self.size,
                 mode="bilinear",
                 antialias=True,
             )
-            for image, box in ((each, self.box(height, width, generator)) for each in images)
+            for image, (top, left, high, wide) in zip(
+                images, torch.stack(boxes, 1).tolist(), strict=True
+            )
         ]
         return torch.cat(out) if out else images.new_empty(0, images.shape[1], *self.size)
 
-    def box(self, height: int, width: int, generator: Generator) -> Box:
-        """The box of one image; where none fits, the largest of an allowed shape in the middle."""
-        found = draw_box((height, width), self.scale, self.ratio, generator)
-        if found is not None:
-            return found
+    def boxes(self, count: int, height: int, width: int, generator: Generator) -> Boxes:
+        """One for each image; where none fits, the largest of an allowed shape in the middle."""
+        found = draw_boxes(count, (height, width), self.scale, self.ratio, generator)
         aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
         h, w = min(height, round(width / aspect)), min(width, round(height * aspect))
-        return Box((height - h) // 2, (width - w) // 2, h, w)
+        middle = ((height - h) // 2, (width - w) // 2, h, w)
+        sides = (torch.where(found.found, x, y) for x, y in zip(found, middle, strict=True))
+        return Boxes(*sides)
+
+
+def enlarged(images: Tensor, boxes: Boxes, size: tuple[int, int]) -> Tensor:
+    """Boxes resized to a size that none is larger than, bilinear, all at once."""
+    own = boxes.to(images.device)
+
+    def places(first: Tensor, length: Tensor, count: int, whole: int) -> Tensor:
+        """Where each of `count` pixels comes from, B count, from -1 to 1."""
+        steps = torch.arange(count, device=images.device, dtype=images.dtype) + 0.5
+        within = steps * (length[:, None] / count) - 0.5
+        within = within.clamp_min(0).minimum(length[:, None] - 1)  # nothing from beyond the box
+        return (first[:, None] + within + 0.5) * (2 / whole) - 1
+
+    height, width = images.shape[2:]
+    y = places(own.top, own.height, size[0], height)[:, :, None].expand(-1, *size)
+    x = places(own.left, own.width, size[1], width)[:, None].expand(-1, *size)
+    return F.grid_sample(images, torch.stack([x, y], -1), align_corners=False)
 
 
 @dataclass(frozen=True)
@@ -67,8 +89,9 @@ class RandomCrop:
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         count, channels, height, width = check_images(images).shape
         moved = torch.randint(2 * self.padding + 1, (2, count, 1), generator=generator)
-        rows = (moved[0] + torch.arange(height)).to(images.device)  # B H
-        columns = (moved[1] + torch.arange(width)).to(images.device)  # B W
+        moved = moved.to(images.device, non_blocking=True)
+        rows = moved[0] + torch.arange(height, device=images.device)  # B H
+        columns = moved[1] + torch.arange(width, device=images.device)  # B W
         padded = F.pad(images, (self.padding,) * 4)
         which = torch.arange(count, device=images.device)[:, None, None, None]
         channel = torch.arange(channels, device=images.device)[:, None, None]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from allformer.images.augment.boxes import draw_box
+from allformer.core.fused.random import numbers
+from allformer.images.augment.boxes import draw_boxes
 from allformer.images.augment.chain import check_images, check_range, check_share, uniform
 
 
@@ -27,16 +28,14 @@ class RandomErasing:
         check_range("RandomErasing.ratio", self.ratio)
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
-        count, channels, height, width = check_images(images).shape
-        out = images.clone()
+        count, _, height, width = check_images(images).shape
         chosen = uniform(count, generator) < self.probability
-        for i in chosen.nonzero()[:, 0].tolist():
-            box = draw_box((height, width), self.area, self.ratio, generator)
-            if box is None:
-                continue
-            place = out[i, :, box.top : box.top + box.height, box.left : box.left + box.width]
-            if self.value is not None:
-                place.fill_(self.value)
-            else:
-                place.copy_(torch.rand(channels, box.height, box.width, generator=generator))
-        return out
+        boxes = draw_boxes(count, (height, width), self.area, self.ratio, generator)
+        boxes = boxes._replace(height=torch.where(chosen, boxes.height, 0))
+        seed = int(torch.randint(2**62, (), generator=generator))
+        lost = boxes.to(images.device).inside(height, width)
+        if self.value is not None:
+            return images.masked_fill(lost, self.value)
+        # By place alone: so much chance from the host would take longer than all the rest.
+        key = torch.full((), seed, dtype=torch.int64, device=images.device)
+        return torch.where(lost, numbers(key, 0, tuple(images.shape)).to(images.dtype), images)

@@ -21,4 +21,5 @@ class RandomFlip:
 
     def __call__(self, images: Tensor, generator: Generator) -> Tensor:
         chosen = uniform(len(check_images(images)), generator) < self.probability
-        return torch.where(chosen.to(images.device)[:, None, None, None], images.flip(-1), images)
+        chosen = chosen.to(images.device, non_blocking=True)[:, None, None, None]
+        return torch.where(chosen, images.flip(-1), images)

@@ -33,7 +33,8 @@ class _Mix:
     ) -> tuple[Tensor, Tensor]:
         """Mixed images and targets, B classes, whose rows sum to 1; labels are ids or such rows."""
         targets = labels if labels.ndim == 2 else F.one_hot(labels, self.classes).to(images.dtype)
-        partner = torch.randperm(len(check_images(images)), generator=generator).to(images.device)
+        partner = torch.randperm(len(check_images(images)), generator=generator)
+        partner = partner.to(images.device, non_blocking=True)
         images, share = self.mix(images, images[partner], self.share(generator), generator)
         return images, share * targets + (1 - share) * targets[partner]
 

@@ -1,9 +1,12 @@
 """The operations of RandAugment, on batches B C H W from 0 to 1, an amount for each image.
 
 What Pillow does with bytes is done here with numbers: the same formulas, without rounding between.
+Nothing here waits for the device: constants are in the formulas, not in tensors of their own.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -25,34 +28,26 @@ def grey(images: Tensor) -> Tensor:
     """B 1 H W; what has one channel is grey."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
-    return (images * images.new_tensor(GREY)[:, None, None]).sum(1, keepdim=True)
+    red, green, blue = (images[:, i : i + 1] for i in range(3))
+    return red * GREY[0] + green * GREY[1] + blue * GREY[2]
 
 
-def brightness(images: Tensor, amount: Tensor) -> Tensor:
-    """Against black."""
-    return blend(torch.zeros_like(images), images, amount)
-
-
-def colour(images: Tensor, amount: Tensor) -> Tensor:
-    """Against its grey."""
-    return blend(grey(images).expand_as(images), images, amount)
-
-
-def contrast(images: Tensor, amount: Tensor) -> Tensor:
-    """Against the mean of its grey."""
-    return blend(grey(images).mean((1, 2, 3), keepdim=True).expand_as(images), images, amount)
-
-
-def sharpness(images: Tensor, amount: Tensor) -> Tensor:
-    """Against a smoothed image; the border stays."""
+def smooth(images: Tensor) -> Tensor:
+    """The mean of a pixel and its eight neighbours, itself five times; the border stays."""
     if min(images.shape[2:]) < 3:
         return images
-    kernel = images.new_tensor([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
-    channels = images.shape[1]
-    smooth = images.clone()
-    weights = kernel.expand(channels, 1, 3, 3)
-    smooth[:, :, 1:-1, 1:-1] = F.conv2d(images, weights, groups=channels)
-    return blend(smooth, images, amount)
+    out, inner = images.clone(), images[:, :, 1:-1, 1:-1]
+    out[:, :, 1:-1, 1:-1] = (9 * F.avg_pool2d(images, 3, 1) + 4 * inner) / 13
+    return out
+
+
+# What an image is blended with: black, its grey, the mean of its grey, a smoothed image.
+BASES: dict[str, Callable[[Tensor], Tensor]] = {
+    "brightness": torch.zeros_like,
+    "colour": lambda images: grey(images).expand_as(images),
+    "contrast": lambda images: grey(images).mean((1, 2, 3), keepdim=True).expand_as(images),
+    "sharpness": smooth,
+}
 
 
 def posterise(images: Tensor, bits: Tensor) -> Tensor:
@@ -91,11 +86,10 @@ def warp(images: Tensor, matrix: Tensor) -> Tensor:
     height, width = images.shape[2:]
     y = torch.arange(height, device=images.device, dtype=images.dtype) - (height - 1) / 2
     x = torch.arange(width, device=images.device, dtype=images.dtype) - (width - 1) / 2
-    places = torch.stack([x.expand(height, width), y[:, None].expand(height, width)], -1)  # H W 2
-    m = matrix.to(images)
-    source = torch.einsum("bij,hwj->bhwi", m[:, :, :2], places) + m[:, None, None, :, 2]
-    scale = images.new_tensor([2 / width, 2 / height])
-    return F.grid_sample(images, source * scale, align_corners=False)
+    m = matrix.to(images.device, images.dtype, non_blocking=True)[:, :, :, None, None]  # B 2 3 1 1
+    across = (m[:, 0, 0] * x + m[:, 0, 1] * y[:, None] + m[:, 0, 2]) * (2 / width)
+    down = (m[:, 1, 0] * x + m[:, 1, 1] * y[:, None] + m[:, 1, 2]) * (2 / height)
+    return F.grid_sample(images, torch.stack([across, down], -1), align_corners=False)
 
 
 def _matrix(amount: Tensor, **entries: Tensor | float) -> Tensor:
@@ -105,28 +99,35 @@ def _matrix(amount: Tensor, **entries: Tensor | float) -> Tensor:
     return torch.stack(rows, -1).view(-1, 2, 3)
 
 
-def shear_x(images: Tensor, amount: Tensor) -> Tensor:
-    """Rows move by `amount` times their height over the middle."""
-    return warp(images, _matrix(amount, b=amount))
+# Of each move the matrix, by an amount (B) and the height and width of the images.
+MATRICES: dict[str, Callable[[Tensor, int, int], Tensor]] = {
+    # rows by `amount` times their height over the middle, columns by their distance from it
+    "shear_x": lambda amount, height, width: _matrix(amount, b=amount),
+    "shear_y": lambda amount, height, width: _matrix(amount, d=amount),
+    # to the left, and up, by `amount` of the size
+    "translate_x": lambda amount, height, width: _matrix(amount, c=amount * width),
+    "translate_y": lambda amount, height, width: _matrix(amount, f=amount * height),
+    # against the clock by so many degrees
+    "rotate": lambda amount, height, width: _turn(amount.deg2rad()),
+}
 
 
-def shear_y(images: Tensor, amount: Tensor) -> Tensor:
-    """Columns move by `amount` times their distance from the middle."""
-    return warp(images, _matrix(amount, d=amount))
-
-
-def translate_x(images: Tensor, amount: Tensor) -> Tensor:
-    """To the left by `amount` of the width."""
-    return warp(images, _matrix(amount, c=amount * images.shape[3]))
-
-
-def translate_y(images: Tensor, amount: Tensor) -> Tensor:
-    """Up by `amount` of the height."""
-    return warp(images, _matrix(amount, f=amount * images.shape[2]))
-
-
-def rotate(images: Tensor, amount: Tensor) -> Tensor:
-    """Against the clock by `amount` degrees."""
-    angle = amount.deg2rad()
+def _turn(angle: Tensor) -> Tensor:
     cos, sin = angle.cos(), angle.sin()
-    return warp(images, _matrix(amount, a=cos, b=-sin, d=sin, e=cos))
+    return _matrix(angle, a=cos, b=-sin, d=sin, e=cos)
+
+
+# What is no move and no blend.
+OTHERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "posterise": posterise, "solarise": solarise, "autocontrast": autocontrast,
+    "equalise": equalise,
+}  # fmt: skip
+
+
+def apply(name: str, images: Tensor, amount: Tensor) -> Tensor:
+    """One operation on all images, an amount each: `apply("rotate", images, amounts)`."""
+    if name in MATRICES:
+        return warp(images, MATRICES[name](amount, *images.shape[2:]))
+    if name in BASES:
+        return blend(BASES[name](images), images, amount)
+    return OTHERS[name](images, amount) if name in OTHERS else images

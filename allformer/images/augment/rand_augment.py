@@ -13,30 +13,25 @@ from allformer.images.augment import operations as does
 from allformer.images.augment.chain import check_images
 
 STRONGEST = 30
-Operation = Callable[[Tensor, Tensor], Tensor]
+Amount = Callable[[Tensor], Tensor]
 
-
-def _same(images: Tensor, amount: Tensor) -> Tensor:
-    return images
-
-
-# Name → operation, and its amount at a strength from -1 to 1 (those that have no direction take the
-# size alone): the paper's ranges.
-OPERATIONS: dict[str, tuple[Operation, Callable[[Tensor], Tensor]]] = {
-    "identity": (_same, lambda s: s),
-    "shear_x": (does.shear_x, lambda s: 0.3 * s),
-    "shear_y": (does.shear_y, lambda s: 0.3 * s),
-    "translate_x": (does.translate_x, lambda s: 150 / 331 * s),
-    "translate_y": (does.translate_y, lambda s: 150 / 331 * s),
-    "rotate": (does.rotate, lambda s: 30 * s),
-    "brightness": (does.brightness, lambda s: 1 + 0.9 * s),
-    "colour": (does.colour, lambda s: 1 + 0.9 * s),
-    "contrast": (does.contrast, lambda s: 1 + 0.9 * s),
-    "sharpness": (does.sharpness, lambda s: 1 + 0.9 * s),
-    "posterise": (does.posterise, lambda s: 8 - (4 * s.abs()).round()),
-    "solarise": (does.solarise, lambda s: 1 - s.abs()),
-    "autocontrast": (does.autocontrast, lambda s: s),
-    "equalise": (does.equalise, lambda s: s),
+# Name → its amount at a strength from -1 to 1 (those that have no direction take the size alone):
+# the paper's ranges.
+OPERATIONS: dict[str, Amount] = {
+    "identity": lambda s: s,
+    "shear_x": lambda s: 0.3 * s,
+    "shear_y": lambda s: 0.3 * s,
+    "translate_x": lambda s: 150 / 331 * s,
+    "translate_y": lambda s: 150 / 331 * s,
+    "rotate": lambda s: 30 * s,
+    "brightness": lambda s: 1 + 0.9 * s,
+    "colour": lambda s: 1 + 0.9 * s,
+    "contrast": lambda s: 1 + 0.9 * s,
+    "sharpness": lambda s: 1 + 0.9 * s,
+    "posterise": lambda s: 8 - (4 * s.abs()).round(),
+    "solarise": lambda s: 1 - s.abs(),
+    "autocontrast": lambda s: s,
+    "equalise": lambda s: s,
 }
 
 
@@ -67,11 +62,54 @@ class RandAugment:
         for _ in range(self.count):
             chosen = torch.randint(len(self.operations), (count,), generator=generator)
             signs = 2.0 * torch.randint(2, (count,), generator=generator) - 1
-            images = images.clone()
-            for number in sorted(set(chosen.tolist())):  # images of one operation go together
-                rows = (chosen == number).nonzero()[:, 0]
-                operation, amount = OPERATIONS[self.operations[number]]
-                amounts = amount(signs[rows] * self.strength / STRONGEST).to(images.device)
-                rows = rows.to(images.device)
-                images[rows] = operation(images[rows], amounts)
+            images = self._one_each(images, chosen, signs * self.strength / STRONGEST)
         return images
+
+    def _one_each(self, images: Tensor, chosen: Tensor, strength: Tensor) -> Tensor:
+        """Of each image the operation that is chosen, B, at its strength, B.
+
+        Each operation is computed for all images and taken where it is the chosen one: to gather
+        the images of one operation, the host would have to wait for the device. All moves are one
+        sampling by a matrix an image, all blends one.
+        """
+        amount, matrix = self._amounts(chosen, strength, *images.shape[2:])
+        packed = torch.cat([chosen[:, None].float(), amount[:, None], matrix.flatten(1)], 1)
+        packed = packed.to(images.device, non_blocking=True)  # one way to the device for all
+        which, amount, matrix = packed[:, 0], packed[:, 1], packed[:, 2:].view(-1, 2, 3)
+
+        def taken(*names: str) -> Tensor:
+            numbers = [self.operations.index(name) for name in names]
+            found = which == numbers[0]
+            for number in numbers[1:]:
+                found = found | (which == number)
+            return found[:, None, None, None]
+
+        moves, blends, others = (
+            [name for name in self.operations if name in table]
+            for table in (does.MATRICES, does.BASES, does.OTHERS)
+        )
+        out = images
+        if moves:
+            out = torch.where(taken(*moves), does.warp(images, matrix), out)
+        if blends:
+            base = images
+            for name in blends:
+                base = torch.where(taken(name), does.BASES[name](images), base)
+            out = torch.where(taken(*blends), does.blend(base, images, amount), out)
+        for name in others:
+            out = torch.where(taken(name), does.OTHERS[name](images, amount), out)
+        return out
+
+    def _amounts(
+        self, chosen: Tensor, strength: Tensor, height: int, width: int
+    ) -> tuple[Tensor, Tensor]:
+        """Of each image the amount of its operation, B, and how it is moved, B 2 3: on the host."""
+        amount = torch.zeros_like(strength)
+        matrix = torch.eye(2, 3).expand(len(chosen), 2, 3)
+        for number, name in enumerate(self.operations):
+            mine, own = chosen == number, OPERATIONS[name](strength)
+            amount = torch.where(mine, own, amount)
+            if name in does.MATRICES:
+                moved = does.MATRICES[name](own, height, width)
+                matrix = torch.where(mine[:, None, None], moved, matrix)
+        return amount, matrix

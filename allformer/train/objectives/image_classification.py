@@ -24,6 +24,7 @@ from allformer.data.pictures import Pictures
 from allformer.errors import ConfigError, DataError
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import register
+from allformer.train.pictures.augment import AugmentedPictures
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.over_pictures import OverPictures
 from allformer.train.sections.section import Section
@@ -51,7 +52,7 @@ class ImageBatch(NamedTuple):
 class ImageClassification(OverPictures[ImageBatch]):
     """`make_recipe({"objective": "image-classification", "data": {"path": "flowers"}, …})`"""
 
-    Options = ImageClassOptions
+    Data, Options = AugmentedPictures, ImageClassOptions
 
     # --- labels ---------------------------------------------------------------------------------
 
@@ -137,9 +138,26 @@ class ImageClassification(OverPictures[ImageBatch]):
         return ImageBatch(torch.from_numpy(pixels), torch.from_numpy(labels), layout, len(index))
 
     def ready(self, batch: ImageBatch) -> ImageBatch:
-        """Normalised images, and their labels as shares."""
-        labels = batch.labels[:, None] == torch.arange(len(self.labels), device=batch.labels.device)
-        return batch._replace(pixels=self.normalised(batch.pixels), labels=labels.float())
+        """Images as the model reads them, augmented in training, and their labels as shares."""
+        names = torch.arange(len(self.labels), device=batch.labels.device)
+        pixels, shares = batch.pixels, (batch.labels[:, None] == names).float()
+        if batch.key is not None:
+            pixels, shares = self._augmented(pixels, shares, batch.tokens, batch.key)
+        return batch._replace(pixels=self.normalised(pixels), labels=shares)
+
+    def _augmented(
+        self, pixels: Tensor, shares: Tensor, real: int, key: int
+    ) -> tuple[Tensor, Tensor]:
+        """Those that are no filler, by chance of their own; nothing here waits for the device."""
+        data = self.recipe.data
+        assert isinstance(data, AugmentedPictures)
+        generator = torch.Generator().manual_seed(key)
+        images = data.augment.chain(tuple(pixels.shape[2:]))(pixels[:real].float() / 255, generator)
+        images, mixed = data.augment.mixed(images, shares[:real], generator)
+        if real < len(pixels):
+            images = torch.cat([images, images.new_zeros(len(pixels) - real, *images.shape[1:])])
+            mixed = torch.cat([mixed, shares[real:]])
+        return images, mixed
 
     def scores(self, model: Any, batch: ImageBatch, dtype: torch.dtype | None = None) -> Tensor:
         """What the head says of each image, B L, in at least fp32."""

@@ -104,6 +104,7 @@ class PatchRecipe(AnyModelRecipe):
     dropout: Annotated[float, share("0.1")] = 0.0
     attention_dropout: Annotated[float, share("0.1")] = 0.0
     feed_dropout: Annotated[float, share("0.1")] = 0.0
+    drop_path: Annotated[float, share("0.1")] = 0.0  # of the last layer; the first has none
     cls: bool = True
     registers: Whole = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from allformer.config import (
@@ -66,18 +67,24 @@ def encoder(length: int, act: str | None, norm_at: str | None, **sizes: Any) -> 
     return EncoderOnly(stack, pool=Pool())
 
 
-def image_encoder(patch: int, cls: bool, registers: int, **sizes: Any) -> EncoderOnly:
+def image_encoder(
+    patch: int, cls: bool, registers: int, drop_path: float, **sizes: Any
+) -> EncoderOnly:
     """ViT's form, which transformers can open: norms before, a learned position for each patch.
 
-    The images' size and channels are not known yet: the objective puts them in.
+    The images' size and channels are not known yet: the objective puts them in. The last layer
+    drops its paths as often as is said, the first never, those between in proportion.
     """
     norm = Norm(eps=1e-12)
+    blocks = _blocks("gelu", "pre", norm, **sizes)
+    far = max(1, len(blocks) - 1)
+    blocks = tuple(replace(b, drop_path=drop_path * i / far) for i, b in enumerate(blocks))
     source = Patches(patch, 3, (_SIDE * patch,) * 2, cls=cls, registers=registers)
     stack = Stack(
         sizes["dim"],
         source,
         LearnedPlane(source.shape, source.placed),
-        _blocks("gelu", "pre", norm, **sizes),
+        blocks,
         final_norm=norm,
         dropout=sizes["dropout"],
     )
