@@ -83,7 +83,7 @@ def report_run(
             f"split={split!r}: only a translator's page scores a split; the page of "
             f"{run.path} shows its last validation: leave it out"
         )
-    scores = _last_figures(history)
+    scores = last_figures(history)
     tokenizer = run.tokenizer
     if tokenizer is not None and len(run.model.config.stacks) > 1:
         # between two stacks the page puts its own marks, as a translator's does
@@ -127,7 +127,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _last_figures(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def last_figures(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of the weights that stayed: of the last validation that there is."""
     held = "validation_"
     rows = [row for row in history if f"{held}nll" in row]

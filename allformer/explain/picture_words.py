@@ -142,6 +142,12 @@ PICTURE_WORDS: dict[str, Pair] = {
         "学会了平面结构的模型，每张小图在自己的位置最亮，同行同列也较亮"
         "（Dosovitskiy 等，2021，图 7）。",
     ),
+    # --- several models on one page ---
+    "several.more": (
+        "All of this model: curves, layers, architecture, parameters",
+        "这个模型的完整报告：曲线、各层、结构、参数",
+    ),
+    "several.places": ("What it knows of places", "它对位置的认识"),
     # --- architecture and cost ---
     "architecture.intro.sees": (
         "Read from the bottom up. Beside each arrow stands the shape of what flows there: "
@@ -184,6 +190,7 @@ PICTURE_WORDS: dict[str, Pair] = {
     "figure.mse": ("Squared error", "均方误差"),
     "figure.psnr": ("Peak signal to noise, dB", "峰值信噪比（dB）"),
     "figure.codes_used": ("Codes in use", "用到的码字"),
+    "next.again": ("Train it again, or change its recipe", "再训练一次，或修改配方"),
     "next.classify-image": ("Classify a picture", "给一张图片分类"),
     "next.zero-shot": ("Classify by words that you choose", "用自己写的词给图片分类"),
     "next.search": ("Search a folder of pictures", "在文件夹里搜图"),

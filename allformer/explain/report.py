@@ -103,7 +103,7 @@ def write_report(
         "diagram": architecture(model.config),
         **_cost(model.config, parameters),
         "commands": commands_list({**({} if alone else COMMANDS), **facts.get("commands", {})}),
-        "facts": _facts(facts),
+        "facts": facts_list(facts),
         "config": escape(model.config.to_json()),
     }
     data = {"plots": {name: chart.data for name, chart in drawn.items()}, "attention": maps}
@@ -262,7 +262,8 @@ def commands_list(commands: Mapping[str, str]) -> str:
     )
 
 
-def _facts(facts: Mapping[str, Any]) -> str:
+def facts_list(facts: Mapping[str, Any]) -> str:
+    """How to reproduce it, as terms and what they are."""
     keys = [key for key in FACTS if key in facts]
     keys += [key for key in facts if key not in (*FACTS, "title", "commands")]
     return "".join(
