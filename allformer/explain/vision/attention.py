@@ -38,7 +38,7 @@ def attention_over(model: Model[Any], processor: Processor | None, pictures: Seq
     who = "looks.intro" if found[0][1].cls else "looks.intro.mean"
     told = "".join(f"<p>{spans(word(key))}</p>" for key in (who, "looks.rollout.about"))
     after = f"<p>{spans(word('looks.careful'))}</p>"
-    return f"{told}{shown.style}{html}{after}"
+    return f'{told}{shown.style}<div class="looks-grid">{html}</div>{after}'
 
 
 def _different(pictures: Sequence[Seen]) -> list[Seen]:
@@ -67,6 +67,8 @@ def _picture(one: Seen, at: Looks, shown: Shown) -> str:
     )
     name = said(one.given or one.wanted)
     title = f"<b>{spans(name)}</b>" if name[0] else ""
+    if one.right is False:
+        title += f'<span class="note">{spans(word("pictures.wanted", wanted=one.wanted))}</span>'
     unfold = " open" if layers * heads <= OPEN else ""
     count = word("looks.all", layers=layers, heads=heads)
     return (

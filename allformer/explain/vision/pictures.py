@@ -99,7 +99,9 @@ def _cards(pictures: Sequence[Seen], names: dict[str, int]) -> str:
     common = _common(pictures)
     wide = any(one.mask or one.found_mask or one.again for one in pictures)
     items = "".join(_card(one, names, common) for one in pictures)
-    return f'<ul class="sights{" wide-sights" if wide else ""}">{items}</ul>'
+    large = any(one.boxes or one.found for one in pictures)
+    css = " wide-sights" if wide else " large-sights" if large else ""
+    return f'<ul class="sights{css}">{items}</ul>'
 
 
 def _card(one: Seen, names: dict[str, int], common: bool) -> str:
@@ -119,7 +121,9 @@ def _views(one: Seen, names: dict[str, int]) -> str:
     views = [(word("pictures.view.picture"), picture(one.image, boxes, alt=_alt(one)))]
     for key, mask in (("mask", one.mask), ("found_mask", one.found_mask)):
         if mask is not None:
-            views.append((word(f"pictures.view.{key}"), picture(one.image, _mask(mask))))
+            views.append(
+                (word(f"pictures.view.{key}"), picture(one.image, _mask(mask), css="grey"))
+            )
     if one.again:
         views.append((word("pictures.view.again"), picture(one.again)))
     if len(views) == 1:
@@ -159,12 +163,15 @@ def _told(one: Seen, names: dict[str, int]) -> str:
     if one.right is not None or one.given or one.wanted:
         lines.append(_answer(one))
     elif one.score is not None:
-        lines.append(f'<span class="note">{one.score:.3g}</span>')
+        key = "again" if one.again else "mask" if one.mask else "other"
+        told = word(f"pictures.score.{key}", score=f"{one.score:.3g}")
+        lines.append(f'<span class="note">{spans(told)}</span>')
     if one.boxes or one.found:
         lines += [_found(box, names) for box in one.found]
         missed = max(0, len(one.boxes) - len(one.found))
         if missed:
-            lines.append(f'<span class="note">{spans(word("pictures.missed", n=missed))}</span>')
+            told = word("pictures.missed", n=missed)
+            lines.append(f'<span class="note wanted">{spans(told)}</span>')
     return f'<p class="told">{"".join(lines)}</p>' if lines else ""
 
 

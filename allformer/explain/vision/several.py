@@ -81,7 +81,7 @@ def _section(part: Part, plots: dict[str, Chart]) -> str:
         f"{examples.confusion_table(part.predictions)}{_inside(part)}"
     )
     name = f"loss-{part.name}"
-    if (chart := loss_chart(part.history, "chart.plain", name)) is not None:
+    if (chart := loss_chart(part.history, "chart.plain", name, "small")) is not None:
         plots[name] = chart
         html += chart.html
     if part.more:
