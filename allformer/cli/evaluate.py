@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.common import Device, Dtype, given, open_model, say, show
+from allformer.cli.common import Device, Dtype, given, pick_dtype, say, show
 from allformer.errors import AllformerError
 
 EVALUATE = (
@@ -71,14 +71,15 @@ def evaluate(
     Of a decoder: perplexity, bits per byte and per word of a text, read through a sliding window.
     Of a masked language model: pseudo-perplexity. Of a translator: BLEU (sacreBLEU, with its
     signature), chrF, exact match. Of a classifier, a tagger, a finder of answers: accuracy, F1,
-    exact match. A run is scored on its own data unless --data names other.
+    exact match; of one that sees images: accuracy. A run is scored on its own data unless --data
+    names other.
     """
-    from allformer.evaluate.objective import recipe_of, told_objective
+    from allformer.evaluate.objective import open_any, recipe_of, told_objective
     from allformer.train.outputs import check_file
 
     if output is not None:
         check_file(output)
-    pipeline = open_model(model, device, dtype)
+    pipeline = open_any(model, device=device, dtype=pick_dtype(dtype))
     recipe = recipe_of(pipeline.directory)
     name = objective or (told_objective(pipeline) if recipe is None else recipe.objective)
     asked = given(source=source, target=target, beams=beams, length_penalty=length_penalty)

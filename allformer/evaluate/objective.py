@@ -9,12 +9,18 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from allformer import config
+from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.load import read_config_of
 from allformer.data.records.open import open_splits
 from allformer.errors import ConfigError, DataError, TaskError
 from allformer.families.family import head_kind
-from allformer.tasks.pipeline import Pipeline
+from allformer.tasks.image_pipeline import ImagePipeline, open_image_pipeline
+from allformer.tasks.pipeline import Pipeline, open_pipeline
 from allformer.train.objectives import find_objective
+from allformer.train.pictures.data import PictureData
 from allformer.train.recipe import make_recipe, read_recipe
 from allformer.train.sections.recipe import Recipe
 from allformer.train.validate import validate
@@ -40,9 +46,23 @@ def recipe_of(directory: Path) -> Recipe | None:
     return read_recipe(path) if path.is_file() else None
 
 
-def told_objective(pipeline: Pipeline) -> str:
+def open_any(
+    model: str, device: str | None = None, dtype: torch.dtype | None = None
+) -> Pipeline | ImagePipeline:
+    """A checkpoint that reads text, or one that sees: by what its config reads."""
+    directory = find_checkpoint(model)
+    file = directory / "config.json"
+    stacks = read_config_of(file).stacks.values() if file.is_file() else ()
+    if any(isinstance(stack.source, config.Patches) for stack in stacks):
+        return open_image_pipeline(directory, device=device, dtype=dtype)
+    return open_pipeline(directory, device=device, dtype=dtype)
+
+
+def told_objective(pipeline: Pipeline | ImagePipeline) -> str:
     """The objective that a checkpoint's head tells: `told_objective(gpt2)` → "causal-lm"."""
     tree = pipeline.model.config
+    if isinstance(pipeline, ImagePipeline) and "classify-image" in pipeline.can:
+        return "image-classification"
     kind = head_kind(tree)
     found = next((table for shape, table in TOLD.items() if isinstance(tree, shape)), {})
     if kind not in found:
@@ -54,7 +74,7 @@ def told_objective(pipeline: Pipeline) -> str:
 
 
 def checkpoint_recipe(
-    pipeline: Pipeline, objective: str, data: str, overrides: Iterable[str] = ()
+    pipeline: Pipeline | ImagePipeline, objective: str, data: str, overrides: Iterable[str] = ()
 ) -> Recipe:
     """A recipe for a checkpoint that none of ours has trained, so that it can be scored."""
     given = {
@@ -66,7 +86,7 @@ def checkpoint_recipe(
 
 
 def evaluate_objective(
-    pipeline: Pipeline,
+    pipeline: Pipeline | ImagePipeline,
     recipe: Recipe,
     *,
     data: str | None = None,
@@ -84,7 +104,7 @@ def evaluate_objective(
     name, found = _on(recipe, data, split)
     objective = find_objective(found.objective)(found)
     objective.open()
-    objective.encode(pipeline.tokenizer, say)
+    objective.encode(pipeline.tokenizer if objective.words else None, say)
     examples = objective.examples(0) if name == "train" else objective.validation
     count = len(objective.lengths(examples)[0])
     if not count:
@@ -102,6 +122,9 @@ def _on(recipe: Recipe, data: str | None, split: str | None) -> tuple[str, Recip
     if split is not None and split not in NAMES:
         raise DataError(f"split={split!r} is not known; try {', '.join(NAMES)}")
     own = recipe.data
+    if isinstance(own, PictureData):
+        name, pictures = own.scored(data, split)
+        return name, replace(recipe, data=pictures)
     where = data if data is not None else getattr(own, "path", None)
     folder = isinstance(where, str) and Path(where).is_dir()
     if data is None and (split in ("val", "train") or not folder):

@@ -22,12 +22,15 @@ from allformer.core.layout import Grid
 from allformer.core.precision import widen
 from allformer.data.pictures import Pictures
 from allformer.errors import ConfigError, DataError
+from allformer.images.thumbnail import thumbnail
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import register
 from allformer.train.pictures.augment import AugmentedPictures
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.over_pictures import OverPictures
+from allformer.train.predictions import Predictions, Seen, calibrated
 from allformer.train.sections.section import Section
+from allformer.train.supervised.supervised import confusion, judging
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,50 @@ class ImageClassification(OverPictures[ImageBatch]):
         nll = -(batch.labels * F.log_softmax(logits, -1)).sum()
         right = batch.labels.gather(1, logits.argmax(-1, keepdim=True)).sum()
         return nll, {"accuracy": right}
+
+    # --- figures ----------------------------------------------------------------------------------
+
+    def chances(self, model: Any, examples: Gallery) -> Array:
+        """What the model takes each picture for, in their order: n L, rows that sum to 1."""
+        found = []
+        with judging(model):
+            for index in np.array_split(np.arange(len(examples)), -(-len(examples) // self.rows)):
+                batch = self.onto(self.collate(examples, index), model.device)
+                found.append(self.scores(model, batch).softmax(-1).cpu().numpy())
+        return np.concatenate(found)
+
+    def predictions(self, model: Any, examples: Gallery, count: int = 48) -> Predictions:
+        """Some pictures and what it takes them for, half of them mistakes; how the classes are
+        confused, and how sure it is."""
+        assert isinstance(examples, LabelledGallery)
+        chances, wanted, names = self.chances(model, examples), examples.numbers, self.labels
+        given, sure = chances.argmax(1), chances.max(1)
+        right = given == wanted
+        wrong = np.flatnonzero(~right)
+        wrong = wrong[np.argsort(-sure[wrong], kind="stable")][: count // 2]
+        others = np.flatnonzero(right)[: count - len(wrong)]
+        shown = [
+            Seen(
+                thumbnail(self._picture(examples, i)),
+                names[wanted[i]],
+                names[given[i]],
+                bool(right[i]),
+                round(float(sure[i]), 4),
+            )
+            for i in map(int, (*wrong, *others))
+        ]
+        return Predictions(
+            labels=names,
+            confusion=confusion(wanted.tolist(), given.tolist(), len(names)),
+            calibration=calibrated(sure.tolist(), right.tolist()),
+            figures={"accuracy": float(right.mean())},
+            pictures=tuple(shown),
+        )
+
+    def _picture(self, examples: Gallery, index: int) -> Array:
+        """As the model sees it, H W C, or grey H W."""
+        pixels: Array = examples.pixels(np.array([index]))[0]
+        return pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
 
 
 class LabelledGallery(Gallery):
