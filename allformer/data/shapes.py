@@ -22,7 +22,7 @@ import numpy.typing as npt
 from allformer.errors import DataError
 
 FINE = 4
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[np.floating]
 Pixels = npt.NDArray[np.uint8]
 Masks = npt.NDArray[np.bool_]
 Language = Literal["en", "zh"]
@@ -58,7 +58,8 @@ def _heart(x: Array, y: Array) -> Masks:
     """(x² + y² − 1)³ ≤ x² y³, upright."""
     x, y = 1.25 * x, 0.15 - 1.2 * y
     round_it = x * x + y * y - 1
-    return round_it * round_it * round_it <= x * x * y * y * y
+    inside: Masks = round_it * round_it * round_it <= x * x * y * y * y
+    return inside
 
 
 FIGURES: dict[str, Inside] = {

@@ -51,9 +51,11 @@ def _sees(stack: config.Stack, towers: bool) -> Pair:
     return word("lead.towers", shape=text) if towers else text
 
 
-def cards(parameters: int, history: Rows, scores: Facts, facts: Facts) -> str:
-    """The key figures, as many as are known."""
-    return "".join([*_scores(scores), *_sizes(parameters, history, facts)])
+def cards(
+    parameters: int, history: Rows, scores: Facts, facts: Facts, speed: str = "tokens"
+) -> str:
+    """The key figures, as many as are known; `speed` is in tokens or in pictures."""
+    return "".join([*_scores(scores), *_sizes(parameters, history, facts, speed)])
 
 
 def duration(seconds: float) -> Pair:
@@ -111,7 +113,7 @@ def _note(key: str, sentences: Any, signature: Any) -> str:
     return spans(word("card.perplexity.note")) if key == "perplexity" else ""
 
 
-def _sizes(parameters: int, history: Rows, facts: Facts) -> Iterator[str]:
+def _sizes(parameters: int, history: Rows, facts: Facts, of: str) -> Iterator[str]:
     note = spans(word("card.parameters.note", n=f"{parameters:,}"))
     yield _card(word("card.parameters"), compact(parameters), "", note)
     rows = [row for row in history if row.get("seconds") is not None]
@@ -121,7 +123,7 @@ def _sizes(parameters: int, history: Rows, facts: Facts) -> Iterator[str]:
         yield _card(word("card.seconds"), spans(took), "", _effort(history, facts))
     speeds = [row["tokens_per_second"] for row in history if row.get("tokens_per_second")]
     if speeds:
-        unit = spans(word("card.tokens.unit"))
+        unit = spans(word(f"card.{of}.unit"))
         speed = number(round(statistics.median(speeds)))
         yield _card(word("card.tokens"), speed, unit, spans(word("card.tokens.note")))
 

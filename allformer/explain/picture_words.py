@@ -185,6 +185,9 @@ PICTURE_WORDS: dict[str, Pair] = {
     "part.scale": ("Scale", "比例"),
     "part.scale and bias": ("Scale and bias", "比例与偏置"),
     # --- figures and next steps ---
+    "card.pictures.unit": ("pictures/s", "张/秒"),
+    "chart.pictures.unit": ("pictures per second", "张/秒"),
+    "facts.pictures": ("Pictures of a step", "每步图片数"),
     "figure.top5": ("Right among the first five", "前五命中率"),
     "figure.map": ("Mean average precision", "平均精度均值"),
     "figure.map50": ("Mean average precision at 0.5", "平均精度均值（IoU 0.5）"),

@@ -43,10 +43,10 @@ COMMANDS = {
 }
 FACTS = (
     "direction", "objective", "model", "data", "train_pairs", "validation_pairs", "test_pairs",
-    "optimiser", "schedule", "batch", "steps", "seconds", "speed", "memory", "device", "precision",
-    "seed", "kept", "command", "torch", "allformer",
+    "optimiser", "schedule", "batch", "pictures", "steps", "seconds", "speed", "memory", "device",
+    "precision", "seed", "kept", "command", "torch", "allformer",
 )  # fmt: skip
-COUNTS = ("train_pairs", "validation_pairs", "test_pairs", "steps")
+COUNTS = ("train_pairs", "validation_pairs", "test_pairs", "pictures", "steps")
 
 
 def write_report(
@@ -75,7 +75,8 @@ def write_report(
     """
     sees = seeing_stack(model.config) is not None
     maps = [] if tokenizer is None or sees else _maps(model, tokenizer, samples, predictions)
-    plots = curves.charts(history, curves.loss_unit(model.config))
+    speed = "pictures" if sees else "tokens"
+    plots = curves.charts(history, curves.loss_unit(model.config), speed)
     heats = {} if sees else position_figures(model)
     layers = layer_charts(statistics)
     calibration = None if predictions is None else examples.calibration_chart(predictions)
@@ -90,7 +91,7 @@ def write_report(
     parts = {
         "heading": spans(title),
         "lead": spans(headline.lead(model.config, facts)),
-        "cards": headline.cards(parameters, history, scores, facts),
+        "cards": headline.cards(parameters, history, scores, facts, speed),
         **_samples(samples, predictions, calibration),
         "layers": _layers(layers),
         **_curves(history, plots, model.config),

@@ -74,7 +74,7 @@ def write_several(
 
 def _section(part: Part, plots: dict[str, Chart]) -> str:
     parameters = sum(p.numel() for p in part.model.parameters())
-    cards = headline.cards(parameters, part.history, part.scores, part.facts)
+    cards = headline.cards(parameters, part.history, part.scores, part.facts, "pictures")
     html = (
         f'<h2>{spans(part.title)}</h2><p>{spans(part.lead)}</p><dl class="cards">{cards}</dl>'
         f"<p>{spans(about_pictures(part.predictions))}</p>{picture_list(part.predictions)}"
