@@ -19,6 +19,8 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.errors import AllformerError, ConfigError
 from allformer.evaluate import evaluate_run
 from allformer.explain.report import Sample, write_report
+from allformer.explain.vision.several import Part, write_several
+from allformer.explain.words import said, word
 from allformer.images.processor import FILES, Processor, load_processor
 from allformer.run_facts import run_facts, taught
 from allformer.tasks.pipeline import run_pipeline
@@ -84,6 +86,8 @@ def report_run(
             f"{run.path} shows its last validation: leave it out"
         )
     scores = last_figures(history)
+    if not run.model.config.stacks:
+        return RunReport(_codec(run, page, scores, predictions, told), scores)
     tokenizer = run.tokenizer
     if tokenizer is not None and len(run.model.config.stacks) > 1:
         # between two stacks the page puts its own marks, as a translator's does
@@ -98,6 +102,30 @@ def report_run(
         **told,
     )
     return RunReport(page, scores)
+
+
+def _codec(
+    run: Run,
+    page: Path,
+    scores: dict[str, float],
+    predictions: Predictions | None,
+    told: dict[str, Any],
+) -> Path:
+    """The page of a model without stacks: what it makes of pictures, and how it learned."""
+    facts = told["facts"]
+    title = said(facts.get("title", {"en": "A codec", "zh": "一个编解码器"}))
+    part = Part(
+        "samples",
+        word("nav.examples"),
+        word("examples.title"),
+        ("", ""),
+        run.model,
+        told["history"],
+        scores,
+        predictions or Predictions(),
+        {name: facts[name] for name in ("steps", "seconds", "device") if name in facts},
+    )
+    return write_several(page, title=title, lead=word("lead.codec"), parts=[part], facts=facts)
 
 
 def _processor(run: Path) -> Processor | None:

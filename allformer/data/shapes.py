@@ -189,10 +189,12 @@ def _cover(figure: Figure, side: int) -> Array:
     return cover
 
 
-def draw_one(seed: int, number: int, side: int = 32, plain: bool = False) -> Drawing:
-    """One shape somewhere near the middle; `plain`: in the middle, upright, on white."""
+def draw_one(
+    seed: int, number: int, side: int = 32, plain: bool = False, kinds: int = len(KINDS)
+) -> Drawing:
+    """One shape of the first `kinds`, anywhere; `plain`: in the middle, upright, on white."""
     chance = np.random.default_rng((seed, number))
-    kind, colour = _named(chance)
+    kind, colour = _named(chance, kinds)
     if plain:
         return draw([Figure(kind, colour, 0.5, 0.5, chance.uniform(0.3, 0.44))], side, 255)
     reach = chance.uniform(0.26, 0.44)
@@ -201,12 +203,14 @@ def draw_one(seed: int, number: int, side: int = 32, plain: bool = False) -> Dra
     return draw([figure], side, *_ground(chance, side))
 
 
-def draw_scene(seed: int, number: int, side: int = 64, most: int = 4) -> Drawing:
-    """One to `most` shapes that overlap but little."""
+def draw_scene(
+    seed: int, number: int, side: int = 64, most: int = 4, kinds: int = len(KINDS)
+) -> Drawing:
+    """One to `most` shapes of the first `kinds` that overlap but little."""
     chance = np.random.default_rng((seed, number, most))
     figures: list[Figure] = []
     for _ in range(chance.integers(1, most + 1)):
-        kind, colour = _named(chance)
+        kind, colour = _named(chance, kinds)
         for _ in range(20):  # where there is no room any more, there are fewer
             reach = chance.uniform(0.12, 0.26)
             x, y = chance.uniform(reach, 1 - reach, 2)
@@ -216,8 +220,8 @@ def draw_scene(seed: int, number: int, side: int = 64, most: int = 4) -> Drawing
     return draw(figures, side, *_ground(chance, side))
 
 
-def _named(chance: np.random.Generator) -> tuple[str, str]:
-    return KINDS[chance.integers(len(KINDS))], tuple(COLOURS)[chance.integers(len(COLOURS))]
+def _named(chance: np.random.Generator, kinds: int) -> tuple[str, str]:
+    return KINDS[chance.integers(kinds)], tuple(COLOURS)[chance.integers(len(COLOURS))]
 
 
 def _ground(chance: np.random.Generator, side: int) -> tuple[Array, Array]:
@@ -230,15 +234,26 @@ def _ground(chance: np.random.Generator, side: int) -> tuple[Array, Array]:
 
 
 class Shapes(Sequence[Drawing]):
-    """So many pictures: `Shapes(500, most=1)` of one shape each, else of up to `most`."""
+    """So many pictures: `Shapes(500, most=1)` of one shape each, else of up to `most`; of the first
+    `kinds` of `KINDS`."""
 
     def __init__(
-        self, count: int, *, side: int = 32, most: int = 1, seed: int = 0, plain: bool = False
+        self,
+        count: int,
+        *,
+        side: int = 32,
+        most: int = 1,
+        kinds: int = len(KINDS),
+        seed: int = 0,
+        plain: bool = False,
     ) -> None:
         for name, value, least in (("count", count, 1), ("side", side, 8), ("most", most, 1)):
             if value < least:
                 raise DataError(f"Shapes.{name}={value} must be at least {least}; give more")
-        self.length, self.side, self.most, self.seed, self.plain = count, side, most, seed, plain
+        if not 1 <= kinds <= len(KINDS):
+            raise DataError(f"Shapes.kinds={kinds} must be from 1 to {len(KINDS)}; give fewer")
+        self.length, self.side, self.most, self.kinds = count, side, most, kinds
+        self.seed, self.plain = seed, plain
 
     def __len__(self) -> int:
         return self.length
@@ -254,5 +269,5 @@ class Shapes(Sequence[Drawing]):
             raise IndexError(f"there are {self.length} shapes; there is no number {number}")
         number %= self.length
         if self.most == 1:
-            return draw_one(self.seed, number, self.side, self.plain)
-        return draw_scene(self.seed, number, self.side, self.most)
+            return draw_one(self.seed, number, self.side, self.plain, self.kinds)
+        return draw_scene(self.seed, number, self.side, self.most, self.kinds)

@@ -45,6 +45,12 @@ PICTURE_WORDS: dict[str, Pair] = {
         "belongs together shall point the same way. {shape}",
         "两座互不相见的塔：一座读文字，一座读图片；相配的文字和图片，向量应指向同一方向。{shape}",
     ),
+    "lead.codec": (
+        "A codec writes a picture as a small grid of tokens and paints it again from them: "
+        "convolutions, no attention. What draws from captions says such tokens.",
+        "编解码器把图片写成一小格一小格的词元，再由词元还原成图片：用的是卷积，没有注意力。"
+        "按文字画图的模型说出的正是这些词元。",
+    ),
     # --- pictures ---
     "pictures.labels": (
         "Held-out pictures that the model did not learn from, with what it said of them and how "

@@ -85,6 +85,13 @@ def test_captions_name_all_in_both_languages():
     assert set(CHINESE) == {*FIGURES, *COLOURS}
 
 
+def test_the_first_kinds_can_be_had_alone():
+    for shapes in (Shapes(20, kinds=2), Shapes(20, side=48, most=3, kinds=2)):
+        assert {f.kind for one in shapes for f in one.figures} == {"circle", "square"}
+    with pytest.raises(DataError, match=r"Shapes\.kinds=9 must be from 1 to 8"):
+        Shapes(3, kinds=9)
+
+
 def test_plain_shapes_lie_in_the_middle_of_white():
     found = draw_one(0, 3, plain=True)
     assert (found.pixels[[0, -1]] == 255).all()

@@ -1,6 +1,7 @@
 """Drawn shapes as a set of pictures: a file says how many and which.
 
-shapes.json: {"train": 2000, "val": 200, "side": 32, "most": 1, "seed": 0, "plain": false}
+shapes.json: {"train": 2000, "val": 200, "side": 32, "most": 1, "kinds": 8, "seed": 0,
+              "plain": false}
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ from allformer.errors import DataError
 from allformer.json_file import read_object
 
 FILE = "shapes.json"
-USUAL: dict[str, Any] = {"side": 32, "most": 1, "seed": 0, "plain": False}
+USUAL: dict[str, Any] = {"side": 32, "most": 1, "kinds": len(KINDS), "seed": 0, "plain": False}
 
 
 class DrawnShapes:
     """`DrawnShapes(Shapes(500))`: pictures with label, boxes, masks and captions."""
 
-    labels = KINDS
-
     def __init__(self, shapes: Shapes) -> None:
+        self.labels = KINDS[: shapes.kinds]
         self.drawings = list(shapes)
         self.pixels: Array | None = np.stack([one.pixels for one in self.drawings])
 

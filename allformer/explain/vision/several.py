@@ -75,9 +75,10 @@ def write_several(
 def _section(part: Part, plots: dict[str, Chart]) -> str:
     parameters = sum(p.numel() for p in part.model.parameters())
     cards = headline.cards(parameters, part.history, part.scores, part.facts, "pictures")
+    lead = paragraphs([part.lead]) if part.lead[0] else ""
     html = (
-        f'<h2>{spans(part.title)}</h2><p>{spans(part.lead)}</p><dl class="cards">{cards}</dl>'
-        f"<p>{spans(about_pictures(part.predictions))}</p>{picture_list(part.predictions)}"
+        f'<h2>{spans(part.title)}</h2>{lead}<dl class="cards">{cards}</dl>'
+        f"{_pictures(part.predictions)}"
         f"{examples.confusion_table(part.predictions)}{_inside(part)}"
     )
     name = f"loss-{part.name}"
@@ -87,6 +88,12 @@ def _section(part: Part, plots: dict[str, Chart]) -> str:
     if part.more:
         html += f'<p><a href="{part.more}">{spans(word("several.more"))}</a></p>'
     return f'<section id="{part.name}">{html}</section>'
+
+
+def _pictures(predictions: Predictions) -> str:
+    if not predictions.pictures:
+        return paragraphs([word("samples.none")])
+    return paragraphs([about_pictures(predictions)]) + picture_list(predictions)
 
 
 def _inside(part: Part) -> str:
