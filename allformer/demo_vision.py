@@ -66,11 +66,10 @@ STAGES = (
         {"train": 6000, "val": 400, "side": 32},
         {
             "objective": "image-classification",
-            "data": {"augment": {"crop": 2}},
             "model": {"patch": 8, "dim": 96, "heads": 4, "layers": 3, "feed": 192, "dropout": 0.0},
             "optim": {"name": "adamw", "rate": 2e-3, "weight_decay": 0.02},
             "schedule": {"kind": "cosine", "warmup": 50},
-            "train": {"steps": 800, "batch_rows": 64, "validate_every": 200},
+            "train": {"steps": 900, "batch_rows": 64, "validate_every": 200},
         },
         {"classify-image": "allformer classify-image {run} picture.png"},
     ),
@@ -107,7 +106,7 @@ def demo_vision(
             out / "report.html",
             title=(
                 "Transformers learned to see, on drawn shapes",
-                "Transformer 学会了看图（手绘形状）",
+                "Transformer 学会了看图（程序绘制的形状）",
             ),
             lead=(
                 "No picture was downloaded: a few lines of code draw coloured shapes and know what "

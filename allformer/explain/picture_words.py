@@ -126,6 +126,7 @@ PICTURE_WORDS: dict[str, Pair] = {
         "没有可供观察的图片，或没有给图块分配权重的层。",
     ),
     # --- positions ---
+    "places.heading": ("How it knows where things are", "位置编码：它如何知道位置"),
     "places.intro": (
         "Attention by itself sees a bag of patches. What tells it where each lies is a vector for "
         "each position, added to the patch.",

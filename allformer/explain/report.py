@@ -98,6 +98,7 @@ def write_report(
         "attention": _over_pictures(model, processor, predictions)
         if sees
         else _over_tokens(model.config, maps),
+        "positions_title": spans(word("places.heading" if sees else "positions.title")),
         "positions": paragraphs((about_places if sees else about_positions)(model.config)),
         "heats": place_map(model) if sees else "".join(chart.html for chart in heats.values()),
         "placement": paragraphs(_placement(model.config)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from allformer.core.model import Model
@@ -42,11 +43,15 @@ def attention_over(model: Model[Any], processor: Processor | None, pictures: Seq
 
 
 def _different(pictures: Sequence[Seen]) -> list[Seen]:
-    """Those that there are, one of each label first."""
+    """Those that there are: what is right and what is wrong in turn, one of each label first."""
     real = [one for one in pictures if size(one.image)]
-    first = {one.wanted or one.given: one for one in reversed(real)}
-    chosen = [one for one in real if first.get(one.wanted or one.given) is one]
-    return [*chosen, *(one for one in real if one not in chosen)]
+    sides = [[x for x in real if x.right is not False], [x for x in real if x.right is False]]
+    turns = [x for pair in zip_longest(*sides) for x in pair if x is not None]
+    first: dict[str, Seen] = {}
+    for one in turns:
+        first.setdefault(one.wanted or one.given, one)
+    chosen = list(first.values())
+    return [*chosen, *(one for one in turns if not any(one is x for x in chosen))]
 
 
 def _look(model: Model[Any], processor: Processor, one: Seen) -> Looks | None:
