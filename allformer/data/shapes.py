@@ -212,7 +212,7 @@ def draw_scene(
     for _ in range(chance.integers(1, most + 1)):
         kind, colour = _named(chance, kinds)
         for _ in range(20):  # where there is no room any more, there are fewer
-            reach = chance.uniform(0.12, 0.26)
+            reach = chance.uniform(0.15, 0.28)
             x, y = chance.uniform(reach, 1 - reach, 2)
             if all(max(abs(f.x - x), abs(f.y - y)) > 0.8 * (f.reach + reach) for f in figures):
                 figures.append(Figure(kind, colour, x, y, reach, chance.uniform(-0.3, 0.3)))

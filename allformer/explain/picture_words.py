@@ -91,19 +91,24 @@ PICTURE_WORDS: dict[str, Pair] = {
     "pictures.view.found_mask": ("found", "模型"),
     "pictures.view.again": ("read back", "还原"),
     # --- attention over pictures ---
-    "looks.intro": (
-        "What the model says of a picture, it reads off one token, <b>[CLS]</b>. The veil shows "
-        "how its attention is spread over the patches: yellow where it is largest, purple where "
-        "there is next to none. Each map is scaled to its own largest value.",
-        "模型对整张图的判断取自一个词元 <b>[CLS]</b>。彩色蒙层表示它的注意力在各图块上的分布："
-        "黄色最大，紫色几乎为零。每张图各按自身的最大值缩放。",
+    "looks.intro.cls": (
+        "What the model says of a picture, it reads off one token, <b>[CLS]</b>: this is where "
+        "that token looks.",
+        "模型对整张图的判断取自一个词元 <b>[CLS]</b>：下面是它在看哪里。",
     ),
-    "looks.intro.mean": (
-        "The veil shows how attention is spread over the patches, in the mean of all that look: "
-        "yellow where it is largest, purple where there is next to none. Each map is scaled to its "
-        "own largest value.",
-        "彩色蒙层表示注意力在各图块上的分布，对所有图块取平均：黄色最大，紫色几乎为零。"
-        "每张图各按自身的最大值缩放。",
+    "looks.intro.behind": (
+        "What is found is read off tokens that stand behind the patches: this is where they look, "
+        "in their mean.",
+        "找到的物体取自排在图块之后的词元：下面是它们平均在看哪里。",
+    ),
+    "looks.intro.patches": (
+        "There is no token for the whole picture: this is where the patches look, in their mean.",
+        "没有代表整张图的词元：下面是各图块平均在看哪里。",
+    ),
+    "looks.veil": (
+        "The veil shows how attention is spread over the patches: yellow where it is largest, "
+        "purple where there is next to none. Each map is scaled to its own largest value.",
+        "彩色蒙层表示注意力在各图块上的分布：黄色最大，紫色几乎为零。每张图各按自身的最大值缩放。",
     ),
     "looks.rollout.about": (
         "<b>Rollout</b> follows attention through all layers: each layer’s map, averaged over "

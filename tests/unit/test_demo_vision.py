@@ -39,7 +39,7 @@ def test_the_page_has_a_section_for_each_stage_in_both_languages(made):
         assert f'href="#{stage.name}"' in page
         assert all(text in page for text in (*stage.title, *stage.lead, *stage.nav))
         assert any(stage.title[0] in line for line in said)
-    assert WORDS["looks.intro"][1] in page
+    assert WORDS["looks.intro.cls"][1] in page
     assert WORDS["places.title"][0] in page
     assert "<img alt=" in page
 

@@ -63,7 +63,7 @@ def test_the_looks_of_cls_are_those_of_a_trace():
     pixels = torch.randn(1, 3, 12, 16, generator=torch.Generator().manual_seed(1))
     found = looks(model, pixels)
     assert found is not None
-    assert found.cls
+    assert found.who == "cls"
     seen = af.trace(model, only="encoder.*.attention.weights", pixel_values=pixels)
     for i in range(3):
         weights = seen[f"encoder.{i}.attention.weights"][0]  # H T T
@@ -88,7 +88,7 @@ def test_without_cls_all_patches_are_asked():
     pixels = torch.randn(1, 3, 12, 16, generator=torch.Generator().manual_seed(1))
     found = looks(model, pixels)
     assert found is not None
-    assert not found.cls
+    assert found.who == "patches"
     seen = af.trace(model, only="encoder.0.attention.weights", pixel_values=pixels)
     wanted = seen["encoder.0.attention.weights"][0].mean(1).reshape(2, 3, 4)
     assert np.allclose(found.heads[0], wanted.numpy(), atol=1e-6)
@@ -201,7 +201,13 @@ def test_the_page_of_a_model_that_sees_is_whole(tmp_path):
     for tag, name, value in outline.attributes:
         if name in ("src", "href"):
             assert value.startswith(("#", "data:")), (tag, name)
-    for key in ("looks.intro", "looks.rollout.about", "places.title", "architecture.intro.sees"):
+    for key in (
+        "looks.intro.cls",
+        "looks.veil",
+        "looks.rollout.about",
+        "places.title",
+        "architecture.intro.sees",
+    ):
         assert all(text in page for text in WORDS[key]), key
     assert "3 × 4 patches of 4 × 4" in page
     assert "vocabulary" not in outline.text

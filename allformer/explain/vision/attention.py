@@ -36,8 +36,8 @@ def attention_over(model: Model[Any], processor: Processor | None, pictures: Seq
         return f"<p>{spans(word('looks.none'))}</p>"
     shown = Shown()
     html = "".join(_picture(one, at, shown) for one, at in found)
-    who = "looks.intro" if found[0][1].cls else "looks.intro.mean"
-    told = "".join(f"<p>{spans(word(key))}</p>" for key in (who, "looks.rollout.about"))
+    keys = (f"looks.intro.{found[0][1].who}", "looks.veil", "looks.rollout.about")
+    told = "".join(f"<p>{spans(word(key))}</p>" for key in keys)
     after = f"<p>{spans(word('looks.careful'))}</p>"
     return f'{told}{shown.style}<div class="looks-grid">{html}</div>{after}'
 

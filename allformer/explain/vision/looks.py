@@ -32,7 +32,7 @@ class Looks:
 
     heads: Array  # L H R C; a map adds up to 1 at most: the rest is on tokens that are no patches
     rollout: Array  # R C, adds up to 1
-    cls: bool  # whether it is [CLS] that looks; else the mean of all patches
+    who: str  # looks: "cls", "behind" (tokens that look for objects), "patches": their mean
 
 
 def seeing_stack(model: config.Model) -> str | None:
@@ -48,21 +48,26 @@ def looks(model: Model[Any], pixels: Tensor) -> Looks | None:
         return None
     stack = model.config.stacks[name]
     seen = _weights(model, name, pixels)
-    shape = stack.source.cut(*pixels.shape[2:])
-    layers = [seen.get(i) for i in range(len(stack.blocks))]
-    if not layers or any(x is None for x in layers):
+    layers = [seen[i] for i in range(len(stack.blocks)) if i in seen]
+    if len(layers) < len(stack.blocks) or len({x.shape[-1] for x in layers}) != 1:
         return None
-    patches = shape[0] * shape[1]
-    own = [_own(x, stack.source.front, patches) for x in layers if x is not None]
-    asks = slice(0, 1) if stack.source.cls else slice(stack.source.front, None)
-    heads = torch.stack([_to_patches(x, asks, patches) for x in own])  # L H R·C
-    rolled = _to_patches(rollout([x.mean(0) for x in own])[None], asks, patches)[0]
+    who, asks, patches = _places(stack.source, pixels)
+    shape = stack.source.cut(*pixels.shape[2:])
+    heads = torch.stack([x[:, asks, patches].mean(1) for x in layers])  # L H R·C
+    rolled = rollout([x.mean(0) for x in layers])[asks, patches].mean(0)
     rolled = rolled / rolled.sum().clamp_min(1e-12)
     return Looks(
-        heads.reshape(*heads.shape[:2], *shape).numpy(),
-        rolled.reshape(shape).numpy(),
-        bool(stack.source.cls),
+        heads.reshape(*heads.shape[:2], *shape).numpy(), rolled.reshape(shape).numpy(), who
     )
+
+
+def _places(source: Any, pixels: Tensor) -> tuple[str, slice, slice]:
+    """Who looks, where they stand among the tokens, and where the patches do."""
+    rows, columns = source.cut(*pixels.shape[2:])
+    patches = slice(source.front, source.front + rows * columns)
+    if getattr(source, "behind", 0):  # YOLOS: what is found is read off these
+        return "behind", slice(patches.stop, None), patches
+    return ("cls", slice(0, 1), patches) if source.cls else ("patches", patches, patches)
 
 
 def rollout(layers: list[Tensor]) -> Tensor:
@@ -94,19 +99,3 @@ def _weights(model: Model[Any], name: str, pixels: Tensor) -> dict[int, Tensor]:
     finally:
         model.train(training)
     return found
-
-
-def _own(weights: Tensor, front: int, patches: int) -> Tensor:
-    """H T T without queries that join in later layers before the rest (EoMT), nor tokens behind the
-    patches (YOLOS); rows add up to 1 again where they did."""
-    extra = weights.shape[-1] - front - patches
-    if extra <= 0:
-        return weights
-    kept = slice(0, front + patches)
-    cut = weights[:, kept, kept]
-    return cut / cut.sum(-1, keepdim=True).clamp_min(1e-12)
-
-
-def _to_patches(weights: Tensor, asks: slice, patches: int) -> Tensor:
-    """H R·C: what those who ask look at, in the mean; patches are the last columns."""
-    return weights[:, asks, weights.shape[-1] - patches :].mean(1)
