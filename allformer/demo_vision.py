@@ -8,7 +8,6 @@ Each stage is a recipe like any other and leaves a run like any other: `STAGES` 
 
 from __future__ import annotations
 
-import copy
 import json
 import platform
 import shutil
@@ -29,6 +28,7 @@ from allformer.images.processor import FILES, load_processor
 from allformer.run_report import last_figures, report_run
 from allformer.train.loop import train
 from allformer.train.metrics import read_metrics
+from allformer.train.objectives import OBJECTIVES
 from allformer.train.outputs import check_directory, told
 from allformer.train.predictions import Predictions
 from allformer.train.recipe import make_recipe
@@ -49,9 +49,39 @@ class Stage:
     recipe: dict[str, Any]
     use: dict[str, str]  # commands by their names; {run} is its directory
 
+    @property
+    def objective(self) -> str:
+        """Its name."""
+        said = self.recipe["objective"]
+        return str(said["is"] if isinstance(said, dict) else said)
+
 
 _FAST = {"precision": "fp32", "save_every": 100_000, "average": 1}
 _LOG = {"every": 20, "tensorboard": False}
+_FOUR = ", ".join(KINDS[:4])
+# One or two shapes of four kinds, so that a minute is enough.
+_SCENES = {"side": 32, "most": 2, "kinds": 4}
+_PLAIN = {"side": 24, "kinds": 4, "plain": True}
+
+
+def _recipe(
+    objective: Any, model: dict[str, Any], rate: float, steps: int, rows: int, **more: Any
+) -> dict[str, Any]:
+    """What the stages' recipes have in common."""
+    return {
+        "objective": objective,
+        "model": model,
+        "optim": {"name": "adamw", "rate": rate, "weight_decay": 0.02},
+        "schedule": {"kind": "cosine", "warmup": 50},
+        "train": {**_FAST, "steps": steps, "batch_rows": rows, "validate_every": steps // 4},
+        "log": _LOG,
+        **more,
+    }
+
+
+def _sizes(dim: int, **more: Any) -> dict[str, Any]:
+    return {"dim": dim, "heads": 4, "layers": 3, "feed": 2 * dim, "dropout": 0.0, **more}
+
 
 STAGES = (
     Stage(
@@ -59,21 +89,96 @@ STAGES = (
         ("Classify", "分类"),
         ("It tells eight shapes apart", "它能分辨八种形状"),
         (
-            f"A small ViT is shown one shape at a time, anywhere, of any colour, a little turned, "
+            "A small ViT is shown one shape at a time, anywhere, of any colour, a little turned, "
             f"and says which it is: {', '.join(KINDS)}.",
             "一个小小的 ViT 每次看一个形状，位置、颜色任意，略有旋转，然后说出它是哪一种。",
         ),
         {"train": 6000, "val": 400, "side": 32},
-        {
-            "objective": "image-classification",
-            "model": {"patch": 8, "dim": 96, "heads": 4, "layers": 3, "feed": 192, "dropout": 0.0},
-            "optim": {"name": "adamw", "rate": 2e-3, "weight_decay": 0.02},
-            "schedule": {"kind": "cosine", "warmup": 50},
-            "train": {"steps": 900, "batch_rows": 64, "validate_every": 200},
-        },
+        _recipe("image-classification", _sizes(96, patch=8), 2e-3, 900, 64),
         {"classify-image": "allformer classify-image {run} picture.png"},
     ),
+    Stage(
+        "detector",
+        ("Detect", "检测"),
+        ("It finds shapes and draws boxes around them", "它能找出形状并画框"),
+        (
+            "The same kind of encoder with four tokens more, each of which may find one thing "
+            f"(YOLOS): what it is and where it lies. Kinds: {_FOUR}.",
+            "同样的编码器，再加四个词元，每个可以找到一个物体（YOLOS）：是什么，在哪里。",
+        ),
+        {"train": 4000, "val": 150, **_SCENES},
+        _recipe({"is": "detection", "queries": 4}, _sizes(96, patch=8), 2e-3, 1200, 48),
+        {"detect": "allformer detect {run} picture.png --threshold 0.5 --out found"},
+    ),
+    Stage(
+        "segmenter",
+        ("Segment", "分割"),
+        ("It says what each pixel belongs to", "它能说出每个像素属于什么"),
+        (
+            "Smaller patches, and a linear layer that gives each pixel of a patch a class. Kinds: "
+            f"{_FOUR}, or background.",
+            "图块更小，最后一个线性层给图块里的每个像素一个类别，或归为背景。",
+        ),
+        {"train": 2500, "val": 150, **_SCENES},
+        _recipe("segmentation", _sizes(64, patch=4), 3e-3, 900, 32),
+        {"segment": "allformer segment {run} picture.png --out seen"},
+    ),
+    Stage(
+        "codec",
+        ("Codec", "编解码"),
+        ("A codec writes pictures as tokens", "一个编解码器把图片写成词元"),
+        (
+            "Before a Transformer can draw, a picture must be a sequence: 24 × 24 pixels become "
+            "6 × 6 tokens out of 64, and a picture again (VQ-VAE).",
+            "Transformer 要画图，图片先得变成序列：24 × 24 像素变成 6 × 6 个词元（共 64 种），"
+            "再还原成图片（VQ-VAE）。",
+        ),
+        {"train": 2000, "val": 100, **_PLAIN},
+        _recipe(
+            {"is": "image-codec", "codes": "nearest"},
+            {
+                "is": "VQVAE",
+                "codes": 64,
+                "image": [24, 24],
+                "hidden": 16,
+                "groups": 3,
+                "per_group": 1,
+                "start": 32,
+                "dim": 16,
+            },
+            4e-3,
+            500,
+            32,
+        ),
+        {},
+    ),
+    Stage(
+        "painter",
+        ("Draw", "画图"),
+        ("It draws what a caption says", "它按文字画图"),
+        (
+            "A decoder reads a caption, in English or in Chinese, and goes on with the tokens of a "
+            "picture, one by one; the codec paints them (DALL-E).",
+            "解码器读一句英文或中文说明，接着逐个写出图片的词元，再由编解码器画出来（DALL-E）。",
+        ),
+        {"train": 2000, "val": 100, **_PLAIN},
+        _recipe(
+            {"is": "text-to-image", "codec": "{out}/codec"},
+            _sizes(96),
+            3e-3,
+            500,
+            32,
+            data={"text": 16},
+            tokenizer={"kind": "bpe", "vocab": 200},
+        ),
+        {"draw": 'allformer draw {run} "a red star" "一个蓝色的圆形"'},
+    ),
 )
+
+
+def stages() -> tuple[Stage, ...]:
+    """Those whose objective is there."""
+    return tuple(stage for stage in STAGES if stage.objective in OBJECTIVES)
 
 
 @dataclass(frozen=True)
@@ -92,15 +197,16 @@ def demo_vision(
     overrides: tuple[str, ...] = (),
     device: str = "cpu",
     say: Callable[[str], None] = print,
-    stages: Sequence[Stage] = STAGES,
+    some: Sequence[Stage] | None = None,
 ) -> VisionDemo:
-    """Train each stage, then write one page of all; `overrides` are for each stage's recipe."""
+    """Train each stage (or `some`), then write one page of all; `overrides` are for each recipe."""
+    chosen = stages() if some is None else tuple(some)
     out = Path(out)
     check_directory(out)
     with told(out, "give another --out"):
         _make_room(out)
         begin = time.monotonic()
-        parts = [_trained(stage, i, out, overrides, device, say) for i, stage in enumerate(stages)]
+        parts = [_trained(stage, i, out, overrides, device, say) for i, stage in enumerate(chosen)]
         seconds = time.monotonic() - begin
         page = write_several(
             out / "report.html",
@@ -115,7 +221,7 @@ def demo_vision(
                 "所有指标和示例都来自训练中没有用过的图片。",
             ),
             parts=parts,
-            facts=_facts(stages, parts, out, seconds, device),
+            facts=_facts(chosen, parts, out, seconds, device),
         )
     scores = {part.name: dict(part.scores) for part in parts}
     return VisionDemo(out, page, scores, time.monotonic() - begin)
@@ -126,12 +232,10 @@ def _trained(
 ) -> Part:
     """One stage: its data said, its model trained, its own page written."""
     say(f"\n{number + 1}. {stage.title[0]}　{stage.title[1]}")
-    raw = copy.deepcopy(stage.recipe)
+    raw = _placed(stage.recipe, out)
     file = write_shapes(out / f"{stage.name}-shapes.json", seed=number, **stage.data)
     raw["name"] = f"vision demo: {stage.name}"
     raw["data"] = {"path": str(file), **raw.get("data", {})}
-    raw["train"] = {**_FAST, **raw["train"]}
-    raw["log"] = _LOG
     run = out / stage.name
     begin = time.monotonic()
     result = train(make_recipe(raw, overrides), run, device=device)
@@ -153,6 +257,15 @@ def _trained(
     )
 
 
+def _placed(said: Any, out: Path) -> Any:
+    """A recipe of one's own, `{out}` in its texts being the directory."""
+    if isinstance(said, dict):
+        return {key: _placed(value, out) for key, value in said.items()}
+    if isinstance(said, list):
+        return [_placed(value, out) for value in said]
+    return said.replace("{out}", str(out)) if isinstance(said, str) else said
+
+
 def _make_room(out: Path) -> None:
     """Remove an earlier demo, and only that."""
     if out.exists() and any(out.iterdir()):
@@ -164,10 +277,10 @@ def _make_room(out: Path) -> None:
 
 
 def _facts(
-    stages: Sequence[Stage], parts: Sequence[Part], out: Path, seconds: float, device: str
+    chosen: Sequence[Stage], parts: Sequence[Part], out: Path, seconds: float, device: str
 ) -> dict[str, Any]:
     uses: dict[str, str] = {}
-    for stage in stages:
+    for stage in chosen:
         uses |= {name: line.format(run=out / stage.name) for name, line in stage.use.items()}
     return {
         "data": {
