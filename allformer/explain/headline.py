@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from allformer import config
-from allformer.explain.vision.looks import seeing_stack
+from allformer.explain.vision.looks import reads_pictures, seeing_stack
 from allformer.explain.words import WORDS, Pair, said, sentences, spans, word
 
 Facts = Mapping[str, Any]
@@ -20,6 +20,11 @@ def lead(model: config.Model, facts: Facts) -> Pair:
     if (name := seeing_stack(model)) is not None:
         return _sees(model.stacks[name], isinstance(model, config.TwoTowers))
     reader, writer = model.reader, model.writer
+    if reads_pictures(model):
+        shape = {"dim": reader.dim, "heads": reader.blocks[0].attention.heads}
+        return word(
+            "lead.backbone", encoder=len(reader.blocks), decoder=len(writer.blocks), **shape
+        )
     sizes = {
         "dim": reader.dim,
         "heads": reader.blocks[0].attention.heads,

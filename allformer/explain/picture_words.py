@@ -40,6 +40,13 @@ PICTURE_WORDS: dict[str, Pair] = {
         "It has {layers} layers, vectors of {dim} numbers and {heads} attention heads.",
         "共 {layers} 层，向量维度 {dim}，{heads} 个注意力头。",
     ),
+    "lead.backbone": (
+        "A network of convolutions makes a grid of features of a picture; {encoder} layers of an "
+        "encoder read them, and {decoder} of a decoder look for things. Vectors of {dim} numbers, "
+        "{heads} attention heads.",
+        "卷积网络把图片变成一格格特征，编码器 {encoder} 层来读，解码器 {decoder} 层去找物体。"
+        "向量维度 {dim}，{heads} 个注意力头。",
+    ),
     "lead.towers": (
         "Two towers that never see each other: one reads texts, one reads pictures, and what "
         "belongs together shall point the same way. {shape}",
@@ -102,8 +109,9 @@ PICTURE_WORDS: dict[str, Pair] = {
         "找到的物体取自排在图块之后的词元：下面是它们平均在看哪里。",
     ),
     "looks.intro.patches": (
-        "There is no token for the whole picture: this is where the patches look, in their mean.",
-        "没有代表整张图的词元：下面是各图块平均在看哪里。",
+        "Nothing is read off one token: the patches speak for themselves, and this is where they "
+        "look, in their mean.",
+        "判断并不取自某一个词元，而取自各图块：下面是它们平均在看哪里。",
     ),
     "looks.veil": (
         "The veil shows how attention is spread over the patches: yellow where it is largest, "
@@ -203,6 +211,9 @@ PICTURE_WORDS: dict[str, Pair] = {
     "figure.top5": ("Right among the first five", "前五命中率"),
     "figure.map": ("Mean average precision", "平均精度均值"),
     "figure.map50": ("Mean average precision at 0.5", "平均精度均值（IoU 0.5）"),
+    "figure.map75": ("Mean average precision at 0.75", "平均精度均值（IoU 0.75）"),
+    "figure.image_accuracy": ("Picture tokens that are right", "图片词元准确率"),
+    "figure.codes_perplexity": ("Perplexity of the codes", "码字困惑度"),
     "figure.mean_iou": ("Mean IoU", "平均交并比"),
     "figure.pixel_accuracy": ("Pixels that are right", "像素准确率"),
     "figure.mse": ("Squared error", "均方误差"),

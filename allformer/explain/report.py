@@ -25,7 +25,7 @@ from allformer.explain.layers import layer_charts
 from allformer.explain.page import filled, paragraphs, write_page
 from allformer.explain.samples import Sample, sample_list
 from allformer.explain.vision.attention import attention_over
-from allformer.explain.vision.looks import seeing_stack
+from allformer.explain.vision.looks import reads_pictures
 from allformer.explain.vision.pictures import about_pictures, picture_list
 from allformer.explain.vision.places import about_places, place_map
 from allformer.explain.words import WORDS, Pair, said, spans, word
@@ -73,7 +73,7 @@ def write_report(
     `predictions`, which its `processor` prepares to look at their attention; it may have no
     tokeniser.
     """
-    sees = seeing_stack(model.config) is not None
+    sees = reads_pictures(model.config)
     maps = [] if tokenizer is None or sees else _maps(model, tokenizer, samples, predictions)
     speed = "pictures" if sees else "tokens"
     plots = curves.charts(history, curves.loss_unit(model.config), speed)

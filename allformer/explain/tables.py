@@ -6,7 +6,7 @@ from html import escape
 
 from allformer import config
 from allformer.count import Count, Part, count
-from allformer.explain.vision.looks import seeing_stack
+from allformer.explain.vision.looks import reads_pictures
 from allformer.explain.words import WORDS, Pair, joined, said, sentences, spans, word
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -94,7 +94,7 @@ def crossing(model: config.Model) -> int | None:
 
 def by_shape(key: str, model: config.Model) -> str:
     """The key of the words for a translator, for a model of one stack, or for one that sees."""
-    if seeing_stack(model) is not None:
+    if reads_pictures(model):
         return f"{key}.sees"
     return key if len(model.stacks) > 1 else f"{key}.one"
 

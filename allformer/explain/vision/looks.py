@@ -41,6 +41,12 @@ def seeing_stack(model: config.Model) -> str | None:
     return next((n for n, stack in stacks if isinstance(stack.source, config.Patches)), None)
 
 
+def reads_pictures(model: config.Model) -> bool:
+    """By patches, or by features of a backbone (DETR); then no stack reads tokens."""
+    vocabularies = (stack.source.vocab for stack in model.stacks.values())
+    return seeing_stack(model) is not None or not any(vocabularies)
+
+
 def looks(model: Model[Any], pixels: Tensor) -> Looks | None:
     """Of one picture, 1 3 height width; None where a layer mixes without weights."""
     name = seeing_stack(model.config)
@@ -51,7 +57,7 @@ def looks(model: Model[Any], pixels: Tensor) -> Looks | None:
     layers = [seen[i] for i in range(len(stack.blocks)) if i in seen]
     if len(layers) < len(stack.blocks) or len({x.shape[-1] for x in layers}) != 1:
         return None
-    who, asks, patches = _places(stack.source, pixels)
+    who, asks, patches = _places(stack.source, pixels, _reads_first(model.config.head))
     shape = stack.source.cut(*pixels.shape[2:])
     heads = torch.stack([x[:, asks, patches].mean(1) for x in layers])  # L H R·C
     rolled = rollout([x.mean(0) for x in layers])[asks, patches].mean(0)
@@ -61,13 +67,22 @@ def looks(model: Model[Any], pixels: Tensor) -> Looks | None:
     )
 
 
-def _places(source: Any, pixels: Tensor) -> tuple[str, slice, slice]:
+def _reads_first(head: config.Head | None) -> bool:
+    """Whether what is said of a picture is read off its first token."""
+    if isinstance(head, config.ClassHead):
+        return head.at in ("first", "pool")
+    return head is None or isinstance(head, config.TeacherHead | config.Contrast)
+
+
+def _places(source: Any, pixels: Tensor, first: bool) -> tuple[str, slice, slice]:
     """Who looks, where they stand among the tokens, and where the patches do."""
     rows, columns = source.cut(*pixels.shape[2:])
     patches = slice(source.front, source.front + rows * columns)
     if getattr(source, "behind", 0):  # YOLOS: what is found is read off these
         return "behind", slice(patches.stop, None), patches
-    return ("cls", slice(0, 1), patches) if source.cls else ("patches", patches, patches)
+    if source.cls and first:
+        return "cls", slice(0, 1), patches
+    return "patches", patches, patches
 
 
 def rollout(layers: list[Tensor]) -> Tensor:

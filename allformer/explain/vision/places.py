@@ -20,7 +20,9 @@ MOST = 10  # maps beside each other; a finer grid is thinned
 def about_places(model: config.Model) -> list[Pair]:
     """What is said of the positions of a model that sees."""
     name = seeing_stack(model)
-    position = None if name is None else model.stacks[name].position
+    if name is None:
+        return []
+    position = model.stacks[name].position
     if isinstance(position, config.LearnedPlane):
         rows, columns = position.shape
         return [word("places.intro"), word("places.learned", rows=rows, columns=columns)]
