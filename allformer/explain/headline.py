@@ -21,7 +21,7 @@ def lead(model: config.Model, facts: Facts) -> Pair:
         return _sees(model.stacks[name], isinstance(model, config.TwoTowers))
     reader, writer = model.reader, model.writer
     if reads_pictures(model):
-        shape = {"dim": reader.dim, "heads": reader.blocks[0].attention.heads}
+        widths = {"dim": reader.dim, "heads": reader.blocks[0].attention.heads}
         return word(
             "lead.backbone", encoder=len(reader.blocks), decoder=len(writer.blocks), **shape
         )

@@ -11,7 +11,6 @@ import torch
 from allformer.errors import CheckpointError, DataError
 from allformer.images.read import read_image
 from allformer.images.thumbnail import COLOURS, SIDE, as_bytes, label_map, thumbnail
-from allformer.train.pictures.seen_maps import seen_maps
 from allformer.train.predictions import Box, Mask, Prediction, Predictions, Seen
 
 PICTURE = thumbnail(np.zeros((8, 8, 3), np.uint8))
@@ -65,16 +64,3 @@ def test_a_label_map_has_a_colour_for_each_number_and_none_for_nothing():
     for wrong in (np.zeros((2, 2, 2)), np.full((2, 2), 256), np.zeros((0, 2))):
         with pytest.raises(DataError, match="label map"):
             label_map(wrong)
-
-
-def test_maps_are_shown_with_their_iou_and_without_the_background():
-    wanted = np.array([[[0, 1], [1, -100]]])
-    given = torch.tensor([[[0, 1], [0, 1]]])
-    pixels = np.zeros((1, 3, 2, 2), np.uint8)
-    (one,) = seen_maps(pixels, wanted, given, ("background", "cat"))
-    assert one.score == 0.5  # each of the two labels: one pixel of two; the last does not count
-    assert one.mask is not None
-    assert one.mask.names == ("background", "cat")
-    colours = np.asarray(read_image(as_bytes(one.mask.image))).reshape(-1, 3).tolist()
-    assert colours == [[255] * 3, [*COLOURS[1]], [*COLOURS[1]], [255] * 3]
-    assert seen_maps(pixels, wanted, given, ("x",) * 256) == ()
