@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import allformer.begin  # noqa: F401  first: importing the rest takes seconds
+from allformer.codecs import codec_preset
 from allformer.config import config_from_json
 from allformer.core.model import build
 from allformer.core.output import Output
@@ -26,16 +27,21 @@ from allformer.version import __version__
 
 if TYPE_CHECKING:
     from allformer.auditor import audit
+    from allformer.checkpoint.codec import load_codec
     from allformer.checkpoint.lengthen import lengthen
     from allformer.checkpoint.load import load
     from allformer.checkpoint.save import save
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
+    from allformer.tasks.detect import detect
+    from allformer.tasks.draw import draw
+    from allformer.tasks.drawing_kit import open_drawing
     from allformer.tasks.embed import embed, similarity
     from allformer.tasks.embed_image import embed_image
     from allformer.tasks.fill import fill
     from allformer.tasks.image_pipeline import open_image_pipeline
+    from allformer.tasks.image_search import search_images, search_texts
     from allformer.tasks.image_text import image_similarity
     from allformer.tasks.pipeline import open_pipeline
     from allformer.tasks.tag import tag
@@ -48,12 +54,13 @@ _LATER = {
     "audit": "allformer.auditor",
     "lengthen": "allformer.checkpoint.lengthen",
     "load": "allformer.checkpoint.load",
+    "load_codec": "allformer.checkpoint.codec",
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
-        ("answer", "classify", "classify_image", "embed", "embed_image", "fill",
-         "image_similarity", "open_image_pipeline", "open_kit", "open_pipeline", "similarity",
-         "summarise", "tag", "translate"),
+        ("answer", "classify", "classify_image", "detect", "draw", "embed", "embed_image", "fill",
+         "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
+         "search_images", "search_texts", "similarity", "summarise", "tag", "translate"),
         "allformer.tasks",
     ),
 }  # fmt: skip
@@ -81,20 +88,27 @@ __all__ = [
     "build",
     "classify",
     "classify_image",
+    "codec_preset",
     "config_from_json",
     "count",
+    "detect",
+    "draw",
     "embed",
     "embed_image",
     "fill",
     "image_similarity",
     "lengthen",
     "load",
+    "load_codec",
+    "open_drawing",
     "open_image_pipeline",
     "open_kit",
     "open_pipeline",
     "preset",
     "presets",
     "save",
+    "search_images",
+    "search_texts",
     "similarity",
     "summarise",
     "tag",

@@ -322,8 +322,10 @@ def forward_row(asked: Pair, device: torch.device, args: Any) -> dict[str, Any]:
 
 
 def step_row(asked: Pair, device: torch.device, args: Any) -> dict[str, Any]:
-    """Forward, backward, AdamW: 15 % of the words to be said (Reformer: the next one, always)."""
+    """Forward, backward, AdamW: 15 % of the words to be said (Reformer: the next one, always).
+    Longformer without global tokens, as its authors trained it on words."""
     inputs = inputs_of(asked, device)
+    inputs.pop("global_attention_mask", None)
     ids = inputs["input_ids"]
     causal = asked.config == "ReformerConfig"
     labels = ids.clone()

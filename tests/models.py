@@ -18,6 +18,7 @@ from allformer.config import (
     BlockSparse,
     BucketBias,
     ClassHead,
+    Contrast,
     DecoderOnly,
     EncoderDecoder,
     EncoderOnly,
@@ -25,6 +26,7 @@ from allformer.config import (
     Feed,
     GlobalWindow,
     Learned,
+    LearnedPlane,
     LinearScaling,
     Llama3Scaling,
     LMHead,
@@ -32,8 +34,10 @@ from allformer.config import (
     LowRank,
     Model,
     Norm,
+    Patches,
     Pool,
     PretrainHead,
+    Probe,
     ReadingHead,
     Reversible,
     Rotary,
@@ -42,6 +46,8 @@ from allformer.config import (
     Stack,
     Tokens,
     Transform,
+    TwoTowers,
+    VectorHead,
     Window,
     XLRelative,
     cycle,
@@ -51,6 +57,7 @@ from allformer.core.inputs import Side
 from allformer.core.layout import Layout
 from allformer.core.model import AnyModel, EncoderDecoderModel, build
 from allformer.core.taps import listen
+from allformer.families.dalle import dalle
 from tests.loud import make_loud
 
 VOCAB, PAD, BOS, EOS = 37, 0, 2, 3
@@ -123,6 +130,11 @@ KINDS: dict[str, Model] = {
         LMHead(bias=True, transform=Transform("gelu_tanh"), offset=True, scale=0.5),
     ),
 }
+
+PATCHES = Patches(4, channels=1, image=(8, 12))
+SIGHT = stack(source=PATCHES, position=LearnedPlane(PATCHES.shape, PATCHES.placed))
+IMAGE_EMBEDS = VectorHead("first", 6, Norm(), "image_embeds")
+
 
 # A spread over every slot and option, for what must hold of any config at all.
 SPREAD: dict[str, Model] = {
@@ -214,6 +226,22 @@ SPREAD: dict[str, Model] = {
     "two streams, classes": EncoderOnly(
         stack(HASHED, flow=Reversible()), ClassHead(("a", "b"), at="first", dense="tanh")
     ),
+    "two towers": TwoTowers(
+        stack(MODERN, causal=True, final_norm=FINAL),
+        SIGHT,
+        Contrast(VectorHead("eos", 6, output="text_embeds"), IMAGE_EMBEDS),
+    ),
+    "two towers, sigmoid": TwoTowers(
+        stack(layers=1),
+        replace(SIGHT, dim=12),
+        Contrast(
+            VectorHead("first", 12, output="text_embeds", bias=True),
+            VectorHead(Probe(3, Feed(8)), output="image_embeds"),
+            2.3,
+            -10.0,
+        ),
+    ),
+    "text and an image": dalle(24, 3, 4, words=20, codes=17, text=6, shape=(5, 7), kernel=3),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))
     ),

@@ -16,6 +16,7 @@ import torch
 from allformer.checkpoint.leftovers import remove_leftovers
 from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.transfer import SHARD, own_map, own_state, save_weights
+from allformer.config import Codec
 from allformer.core.model import AnyModel
 from allformer.errors import AllformerError
 from allformer.families import FAMILIES
@@ -40,6 +41,8 @@ def save(
     `dtype` converts floating-point tensors on the way; otherwise they are written as they are.
     """
     directory = Path(path)
+    if family is None and isinstance(model.config, Codec):
+        family = OWN  # no family of transformers' has them
     if family == OWN:
         raw = json.loads(model.config.to_json())
         ops = own_map(model)

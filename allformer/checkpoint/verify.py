@@ -59,7 +59,8 @@ def sample_inputs(model: config.Model, most: int = WIDTH) -> dict[str, Tensor]:
     ids = torch.randint(0, tokens.vocab, (ROWS, width), generator=make)
     if tokens.pad_id is not None:
         ids[ids == tokens.pad_id] = (tokens.pad_id + 1) % tokens.vocab
-    keep = torch.arange(width) < torch.tensor([width, max(1, width // 2), 1])[:, None]
+    lengths = [width, max(1, width // 2), 1] if not _reads_all(model) else [width] * ROWS
+    keep = torch.arange(width) < torch.tensor(lengths)[:, None]
     if tokens.eos_id is not None and not decoding:  # each text has one end, for heads that seek it
         ids[ids == tokens.eos_id] = (tokens.eos_id + 2) % tokens.vocab
         ids[torch.arange(ROWS), keep.sum(1) - 1] = tokens.eos_id
@@ -78,6 +79,11 @@ def _images(source: config.Source, make: torch.Generator) -> Tensor:
     """Noise of the size that a model reads."""
     assert isinstance(source, config.Patches)
     return torch.randn(ROWS, source.channels, *source.image, generator=make)
+
+
+def _reads_all(model: config.Model) -> bool:
+    """Whether a head takes the mean of all states: of pixels, among which no padding stands."""
+    return isinstance(model.head, config.ClassHead) and model.head.at == "mean"
 
 
 def _seeks_end(model: config.Model) -> bool:

@@ -17,7 +17,6 @@ from allformer.cli.common import (
     given,
     pick_dtype,
     save_vectors,
-    show,
     writable,
 )
 from allformer.cli.lines import Source, Verb, read_source, run, work_through
@@ -124,40 +123,6 @@ def embed_image(
     else:
         found = work_through(source, verb, chunk=2 * batch)
         save_vectors([vector for _, vector in found], out, "image")
-
-
-def compare(
-    model: str,
-    images: Sequence[str],
-    texts: Sequence[str] | None,
-    device: str | None,
-    dtype: str | None,
-    as_json: bool,
-) -> None:
-    """`allformer similarity MODEL TEXT… --image PATH`: a number, a table, or an object a pair.
-
-    Of one text and many images the nearest come first: a search.
-    """
-    import json
-
-    from allformer.cli.views import cross_table
-    from allformer.tasks import image_similarity as work
-
-    if not texts:
-        raise AllformerError("--image is compared with texts: give one or more")
-    paths = expanded(images)
-    found = work(open_seeing(model, device, dtype), paths, list(texts))
-    if len(texts) == 1:
-        order = found[:, 0].argsort(descending=True, stable=True)
-        paths, found = [paths[i] for i in order.tolist()], found[order]
-    if as_json:
-        for path, row in zip(paths, found.tolist(), strict=True):
-            for text, score in zip(texts, row, strict=True):
-                print(json.dumps({"image": path, "text": text, "score": score}, ensure_ascii=False))
-    elif found.numel() == 1:
-        print(f"{found.item():.6f}")
-    else:
-        show(cross_table(paths, texts, found))
 
 
 def image_source(images: Sequence[str] | None, file: Path | None) -> Source:

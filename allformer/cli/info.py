@@ -35,6 +35,7 @@ def info(
 ) -> None:
     """Parameters by part, operations and memory of a model, by formula, at any length."""
     from allformer.cli.tables import count_tables, length_table, presets_table
+    from allformer.config import Codec
     from allformer.config.remix import mixes_fully
     from allformer.count import count, with_full_attention
     from allformer.families import presets
@@ -52,6 +53,9 @@ def info(
             show(presets_table(counts))
         return
     config = config_of(what)
+    if isinstance(config, Codec):
+        _tell_codec(what, config, dtype_bytes, as_json)
+        return
     table = count(config, length or config.reader.source.tokens_each or USUAL, dtype_bytes)
     grown = [count(config, n, dtype_bytes) for n in LENGTHS]
     long = [count(config, n, dtype_bytes) for n in LONG]
@@ -69,6 +73,22 @@ def info(
         show(piece)
 
 
+def _tell_codec(what: str, config: Any, dtype_bytes: int, as_json: bool) -> None:
+    """A codec has no length: images of one size, and so many codes for each."""
+    from allformer.cli.tables import codec_tables
+
+    if as_json:
+        parts = [vars(part) for part in config.lines()]
+        grid, codes, size = list(config.grid), config.codes, config.parameters
+        told = {"parameters": size, "parameter_bytes": size * dtype_bytes, "grid": grid}
+        flops = sum(part["flops"] for part in parts)
+        told |= {"codes": codes, "flops_per_image": flops, "parts": parts}
+        print(json.dumps({"name": what, **told}))
+        return
+    for piece in codec_tables(what, config, dtype_bytes):
+        show(piece)
+
+
 def _costs(counts: Sequence[Any]) -> dict[int, dict[str, int]]:
     names = ("flops_per_token", "activation_bytes", "state_bytes")
     return {c.length: {name: getattr(c, name) for name in names} for c in counts}
@@ -77,20 +97,23 @@ def _costs(counts: Sequence[Any]) -> dict[int, dict[str, int]]:
 def config_of(what: str) -> Any:
     """The tree of a preset, a config.json or a directory with one."""
     from allformer.checkpoint.load import read_config_of
-    from allformer.config import Model
+    from allformer.codecs import codec_preset, codec_presets
+    from allformer.config import Codec, Model
     from allformer.families import preset, presets
 
     path = Path(what) / "config.json" if Path(what).is_dir() else Path(what)
     if not path.is_file():
         if what in presets():
             return preset(what)
-        near = get_close_matches(what, presets(), n=3, cutoff=0.5)
+        if what in codec_presets():
+            return codec_preset(what)
+        near = get_close_matches(what, [*presets(), *codec_presets()], n=3, cutoff=0.5)
         raise AllformerError(
             f"{what!r} is neither a preset, nor a config.json, nor a directory with one; "
             + (f"did you mean {' or '.join(near)}? " if near else "")
             + "`allformer info` lists the presets"
         )
     config = read_config_of(path)
-    if not isinstance(config, Model):
+    if not isinstance(config, Model | Codec):
         raise AllformerError(f"{path} holds a {type(config).__name__}, which is no whole model")
     return config

@@ -13,6 +13,8 @@ from allformer.cli import bench, images, understand, vectors, write
 from allformer.cli.audit import audit
 from allformer.cli.common import Device, say, show
 from allformer.cli.convert import convert
+from allformer.cli.detect import DETECT, detect
+from allformer.cli.draw import DRAW, draw
 from allformer.cli.entry import run
 from allformer.cli.evaluate import EVALUATE, absolute, evaluate
 from allformer.cli.help import App, Verbs
@@ -193,7 +195,9 @@ app.command(epilog=understand.ANSWER)(understand.answer)
 app.command(epilog=vectors.EMBED)(vectors.embed)
 app.command(epilog=vectors.SIMILARITY)(vectors.similarity)
 app.command(name="classify-image", epilog=images.CLASSIFY)(images.classify_image)
+app.command(epilog=DETECT)(detect)
 app.command(name="embed-image", epilog=images.EMBED)(images.embed_image)
+app.command(epilog=DRAW)(draw)
 app.command(
     epilog="Examples: `allformer convert openai-community/gpt2 out --dtype bf16`; "
     "`allformer convert runs/demo out --family marian`; "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
-from allformer.count import Count
+from allformer.count import Count, Part
 
 
 def scores_table(scores: Mapping[str, Any]) -> Table:
@@ -82,17 +83,40 @@ def presets_table(counts: Mapping[str, Count]) -> Table:
     return table
 
 
+def parts_table(name: str, found: Sequence[Part]) -> Table:
+    """Parameters by part, with their formulas."""
+    total = sum(part.parameters for part in found)
+    parts = Table(title=f"{name}: parameters", title_justify="left", show_footer=True)
+    parts.add_column("part", footer="total")
+    parts.add_column("parameters", justify="right", footer=f"{total:,}")
+    parts.add_column("share", justify="right")
+    parts.add_column("formula", style="dim")
+    for part in found:
+        share = f"{part.parameters / total:.1%}" if part.parameters else ""
+        parts.add_row(part.name, f"{part.parameters:,}", share, part.formula)
+    return parts
+
+
+def codec_tables(name: str, codec: Any, dtype_bytes: int) -> list[Table]:
+    """A codec's parameters, and what an image is for it."""
+    found = list(codec.lines())
+    (height, width), (rows, columns) = codec.image, codec.grid
+    said = Table(title="an image", title_justify="left", show_header=False)
+    said.add_column()
+    said.add_column(justify="right")
+    said.add_row("pixels", f"{height} × {width} × {codec.channels}")
+    said.add_row("codes", f"{rows} × {columns} = {rows * columns}, of {codec.codes:,}")
+    bits, pixels = rows * columns * math.log2(codec.codes), height * width * codec.channels
+    said.add_row("bits", f"{bits:,.0f} of {8 * pixels:,}")
+    said.add_row("forward FLOPs", f"{sum(part.flops for part in found):,}")
+    said.add_row("weights", _bytes(codec.parameters * dtype_bytes))
+    return [parts_table(name, found), said]
+
+
 def count_tables(name: str, count: Count, grown: Sequence[Count], square: bool) -> list[Table]:
     """Parameters by part; operations and memory; how attention takes over as the length grows,
     where all of it is full (`square`)."""
-    parts = Table(title=f"{name}: parameters", title_justify="left", show_footer=True)
-    parts.add_column("part", footer="total")
-    parts.add_column("parameters", justify="right", footer=f"{count.parameters:,}")
-    parts.add_column("share", justify="right")
-    parts.add_column("formula", style="dim")
-    for part in count.parts:
-        share = f"{part.parameters / count.parameters:.1%}" if part.parameters else ""
-        parts.add_row(part.name, f"{part.parameters:,}", share, part.formula)
+    parts = parts_table(name, count.parts)
     cost = Table(title=f"at {count.length:,} tokens", title_justify="left", show_header=False)
     cost.add_column()
     cost.add_column(justify="right")

@@ -31,7 +31,8 @@ EMBED = (
 SIMILARITY = (
     'Examples: `allformer similarity MODEL "A dog runs." "A puppy plays."`; '
     "`allformer similarity MODEL --file pairs.tsv > scores.txt` (two texts, a tab between); "
-    '`allformer similarity openai/clip-vit-base-patch32 "a cat" "a dog" --image photos/`'
+    '`allformer similarity openai/clip-vit-base-patch32 "a cat" "a dog" --image photos/`; '
+    '`allformer similarity openai/clip-vit-base-patch32 "a red car" --image photos/ --top 5`'
 )
 Pooling = Annotated[
     str | None,
@@ -108,6 +109,10 @@ def similarity(
         list[str] | None,
         typer.Option(help="With a CLIP: an image, or a folder of them, against the texts."),
     ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --image: the N nearest of each text."),
+    ] = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -115,18 +120,24 @@ def similarity(
     """How near texts are, by the cosine of their vectors.
 
     Two texts give a number, more a table; a line of a file (two texts, a tab between) a number.
+    With --image, images are compared with texts (of a file: one a line): one text and a folder are
+    a search, nearest first; so are one image and several texts.
     """
     from allformer.cli.views import matrix_table
     from allformer.tasks import similarity as work
 
     options = given(measure=measure) | _options(pooling, None, prompt, prompt_name, truncate)
     if image:
-        from allformer.cli.images import compare
+        from allformer.cli.image_texts import compare
 
-        if options or file is not None:
-            raise AllformerError("--image goes with TEXT, --device, --dtype and --json alone")
-        compare(model, image, text, device, dtype, as_json)
+        if options:
+            raise AllformerError(
+                "--image goes with TEXT, --file, --top, --device, --dtype and --json alone"
+            )
+        compare(model, image, text, file, top, device, dtype, as_json)
         return
+    if top is not None:
+        raise AllformerError(f"--top {top} is for --image: the nearest images of a text")
     if text and len(text) == 1:
         raise AllformerError("similarity compares texts: give two or more, or --file")
     source = read_source(text, file)

@@ -142,6 +142,17 @@ def cross_table(rows: Sequence[str], columns: Sequence[str], scores: Any) -> Tab
     return table
 
 
+def match_table(asked: str, matches: Sequence[Any]) -> Group:
+    """What is nearest to what was asked for, with its cosine."""
+    grid = _grid()
+    grid.add_column(justify="right", style="dim")
+    grid.add_column(justify="right")
+    grid.add_column(overflow="fold")
+    for rank, match in enumerate(matches, 1):
+        grid.add_row(str(rank), f"{match.score:.4f}", Text(str(match.found)))
+    return Group(Text(asked, "dim"), grid)
+
+
 def vector_text(text: str, vector: Any) -> Text:
     """The beginning of a vector, for a person."""
     some = "  ".join(f"{x:+.4f}" for x in vector[:6].tolist())

@@ -33,19 +33,27 @@ from allformer.config.block import Block, cycle, repeat
 from allformer.config.source import Source, Tokens
 from allformer.config.patches import Patches
 from allformer.config.plane import LearnedPlane, Plane, SinusoidalPlane
+from allformer.config.queries import Queries
+from allformer.config.resnet import ResNet
 from allformer.config.flow import Flow, Reversible
 from allformer.config.stack import Stack
 from allformer.config.head import (
     PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
     Transform, heads_of, words_of,
 )  # fmt: skip
+from allformer.config.colour_head import ColourHead
+from allformer.config.joined import Joined, JoinedHead, TextAndPlane
+from allformer.config.axial_mask import ColumnMask, ImageMask, NearMask, RowMask
 from allformer.config.pixel_head import PixelHead
+from allformer.config.box_head import BoxHead, SetLoss
 from allformer.config.reading_head import ReadingHead
 from allformer.config.teacher_head import TeacherHead
 from allformer.config.vector_head import Probe, VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.two_towers import Contrast, TwoTowers
+from allformer.config.codec import Codec
+from allformer.config.set_decoder import SetDecoder
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
 
@@ -62,8 +70,12 @@ __all__ = [
     "Beside",
     "Block",
     "BlockSparse",
+    "BoxHead",
     "BucketBias",
     "ClassHead",
+    "Codec",
+    "ColourHead",
+    "ColumnMask",
     "Config",
     "Contrast",
     "DecoderOnly",
@@ -75,6 +87,9 @@ __all__ = [
     "Full",
     "GlobalWindow",
     "Head",
+    "ImageMask",
+    "Joined",
+    "JoinedHead",
     "LMHead",
     "Learned",
     "LearnedPlane",
@@ -85,6 +100,7 @@ __all__ = [
     "Mixer",
     "Model",
     "Natural",
+    "NearMask",
     "Norm",
     "Part",
     "Patches",
@@ -96,11 +112,16 @@ __all__ = [
     "PretrainHead",
     "Probability",
     "Probe",
+    "Queries",
     "ReadingHead",
     "Relative",
+    "ResNet",
     "Reversible",
     "Rotary",
+    "RowMask",
     "Rule",
+    "SetDecoder",
+    "SetLoss",
     "Several",
     "Sinusoidal",
     "SinusoidalPlane",
@@ -108,6 +129,7 @@ __all__ = [
     "SpanHead",
     "Stack",
     "TeacherHead",
+    "TextAndPlane",
     "Tokens",
     "Transform",
     "TwoTowers",

@@ -16,7 +16,7 @@ from allformer.config.stack import Stack
 PROBLEMS = (
     None, "regression", "single_label_classification", "multi_label_classification",
 )  # fmt: skip
-At = Literal["token", "pool", "first", "last", "eos", "patches", "first+patches"]
+At = Literal["token", "pool", "first", "last", "eos", "mean", "patches", "first+patches"]
 Identifier = Annotated[str, Rule(str.isidentifier, "must be an identifier", 'try "words"')]
 
 
@@ -58,11 +58,15 @@ class LMHead(Head):
     scale: float | None = None
     offset: bool = False
 
+    def words(self, stack: Stack) -> int:
+        """How many words it scores: all that the stack reads."""
+        return stack.source.vocab
+
     def parameters(self, stack: Stack) -> int:
         return sum(line.parameters for line in self.lines(stack, ""))
 
     def lines(self, stack: Stack, name: str) -> Iterator[Part]:
-        vocab, dim, width = stack.source.vocab, stack.states, stack.width
+        vocab, dim, width = self.words(stack), stack.states, stack.width
         if self.transform is not None:
             own = dense(dim, width) + self.transform.norm.parameters(width)
             yield Part(f"{name} transform", f"d·{width} + {width} + norm", own, 2 * dim * width)
@@ -92,9 +96,9 @@ class ClassHead(Head):
     """Scores over `labels`: for each token (`at="token"`), or for the sequence from one state.
 
     `at`: `"pool"` the pooler's output (BERT), `"first"` token (RoBERTa), the `"last"` one that is
-    not padding (GPT), the last `"eos"` (BART); of an image the mean of its `"patches"`, or the
-    first token and that mean side by side (`"first+patches"`, DINOv2). `dense` is the activation
-    of a layer in between.
+    not padding (GPT), the last `"eos"` (BART), the `"mean"` of all (ImageGPT); of an image the mean
+    of its `"patches"`, or the first token and that mean side by side (`"first+patches"`, DINOv2).
+    `dense` is the activation of a layer in between.
     `problem=None` is told by the labels: one label is regression, whole numbers are classes,
     fractions are several classes at once.
     """

@@ -22,8 +22,9 @@ class Patches(Source):
 
     Before the patches stand `[CLS]` (`cls`), DeiT's distillation token (`distilled`) and so many
     `registers` (Darcet et al., 2023), which have no position. With `mask` there is a vector that
-    takes the place of patches to be guessed (`bool_masked_pos`). `image` is the size that it is
-    trained with; whether others are read too, its positions say.
+    takes the place of patches to be guessed (`bool_masked_pos`). So many tokens `behind` the
+    patches look for objects, and have positions (YOLOS). `image` is the size that it is trained
+    with; whether others are read too, its positions say.
     """
 
     patch: Positive
@@ -34,6 +35,7 @@ class Patches(Source):
     registers: Natural = 0
     mask: bool = False
     bias: bool = True
+    behind: Natural = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,6 +54,11 @@ class Patches(Source):
         return self.placed + self.registers
 
     @property
+    def patches(self) -> slice:
+        """Where the patches stand among the tokens."""
+        return slice(self.front, -self.behind or None)
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of patches of an image of its size."""
         return self.cut(*self.image)
@@ -60,7 +67,7 @@ class Patches(Source):
     def tokens_each(self) -> int:
         """All tokens of an image of its size."""
         rows, columns = self.shape
-        return self.front + rows * columns
+        return self.front + rows * columns + self.behind
 
     def cut(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of patches of any image: `Patches(16).cut(224, 320)` is (14, 20)."""
@@ -74,6 +81,6 @@ class Patches(Source):
         text = f"{self.channels}·{self.patch}²·d" + (" + d" if self.bias else "")
         own = dense(inputs, width, self.bias)
         yield Part(f"{name} patches", text, own, 2 * inputs * width)
-        extra = self.front + self.mask
+        extra = self.front + self.mask + self.behind
         if extra:
             yield Part(f"{name} extra tokens", f"{extra}·d = {extra}·{width}", extra * width)

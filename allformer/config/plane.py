@@ -23,7 +23,8 @@ class Plane(Position, slot=True):
 
 @dataclass(frozen=True)
 class LearnedPlane(Plane):
-    """A learned vector for each of `front` tokens and each cell of rows × columns (`shape`).
+    """A learned vector for each of `front` tokens, each cell of rows × columns (`shape`), and each
+    of the tokens `behind` them.
 
     An image of another size has other cells: their vectors are interpolated (bicubic; `antialias`
     as well where a grid shrinks) where the caller says so (`interpolate_pos_encoding=True`), or
@@ -34,16 +35,18 @@ class LearnedPlane(Plane):
     front: Natural = 1
     resize: Literal["asked", "always"] = "asked"
     antialias: bool = False
+    behind: Natural = 0
 
     @property
     def trained(self) -> int:
-        return self.front + self.shape[0] * self.shape[1]
+        return self.front + self.shape[0] * self.shape[1] + self.behind
 
     def check(self, stack: Any) -> None:
         super().check(stack)
         for field, own, wanted in (
             ("shape", self.shape, stack.source.shape),
             ("front", self.front, stack.source.placed),
+            ("behind", self.behind, stack.source.behind),
         ):
             if own != wanted:
                 must = f"must be that of the stack's Patches, {wanted}"
@@ -54,7 +57,8 @@ class LearnedPlane(Plane):
 
     def line(self, name: str, width: int) -> Part:
         rows, columns = self.shape
-        text = f"({self.front} + {rows}·{columns})·d = {self.trained:,}·{width}"
+        beside = f"{self.front}" + (f" + {self.behind}" if self.behind else "")
+        text = f"({beside} + {rows}·{columns})·d = {self.trained:,}·{width}"
         return Part(name, text, self.parameters(width))
 
 

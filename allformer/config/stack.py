@@ -14,6 +14,7 @@ from allformer.config.check import Rule, refuse
 from allformer.config.counting import Part, dense, plain_line
 from allformer.config.flow import Flow
 from allformer.config.norm import Norm
+from allformer.config.plane import LearnedPlane
 from allformer.config.position import Position, Sinusoidal
 from allformer.config.relative import BucketBias, Relative, Rotary
 from allformer.config.source import Source, Tokens
@@ -29,7 +30,8 @@ class Stack(Config):
     weights that it uses: `share=(0, 0, 1, 1)` is four layers deep and holds two (ALBERT).
     `dropout` acts on the embedded input, after its norm or before it (`dropout_at="summed"`:
     BigBird), `final_dropout` on the output (T5). `flow` joins the sub-layers; None: each adds to
-    what it reads.
+    what it reads. `between` adds positions after each layer but the last, of its own for each
+    (YOLOS).
     """
 
     dim: Positive
@@ -48,6 +50,7 @@ class Stack(Config):
     final_dropout: Probability = 0.0
     dropout_at: Literal["normed", "summed"] = "normed"
     flow: Flow | None = None
+    between: LearnedPlane | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,8 +62,12 @@ class Stack(Config):
         self._check_heads()
         self._check_relative()
         self._check_share()
-        if self.position is not None:
-            self.position.check(self)
+        for position in (self.position, self.between):
+            if position is not None:
+                position.check(self)
+        if self.between is not None and (self.flow is not None or self.width != self.dim):
+            must = "is added between layers of one stream, as wide as the source"
+            refuse(self, "between", must, "set flow=None and the source's width=None")
         for block in self.blocks:
             block.attention.mixer.check(block.attention, self)
         if self.flow is not None:
@@ -159,6 +166,11 @@ class Stack(Config):
             n = min(n, 3 * self.segment)
         yield from self.source.lines(self, name, shared)
         yield from self._positions(f"{name} positions")
+        if self.between is not None and len(self.blocks) > 1:
+            line = self.between.line(f"{name} positions between layers", self.width)
+            often = len(self.blocks) - 1
+            text = f"{often} × {line.formula}"
+            yield replace(line, formula=text, parameters=often * line.parameters)
         if self.source_norm is not None:
             yield self.source_norm.line(f"{name} source norm", self.width)
         if self.source.width is not None:

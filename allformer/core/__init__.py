@@ -1,3 +1,3 @@
 """The core: what a config tree says, computed."""
 
-from allformer.core import two_towers  # noqa: F401  (registers it: no other module names it)
+from allformer.core import set_decoder, two_towers  # noqa: F401  (registers them)

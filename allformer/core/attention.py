@@ -67,7 +67,7 @@ class Attention(nn.Module):
             return whole
         own = None
         if self.cross:
-            parts = self._across(x, plan, memory, state)
+            parts = self._across(x, plan, memory, state, relation)
         else:
             own = None if state is None else state.own
             if before is None and own is not None:
@@ -89,13 +89,31 @@ class Attention(nn.Module):
     ) -> Tensor:
         if self.cross:
             assert memory is not None, "cross-attention needs the encoder's output"
-            context: Tensor = self.mixer.whole(self.query(x), self.memory(memory), plan, seed)
+            asked, seen = self.query(_plus(x, relation.own)), self._seen(memory, relation)
+            context: Tensor = self.mixer.whole(asked, seen, plan, seed)
             return context
-        fused = self.qkv(x)
+        fused = self._fused(x, relation)
         if relation.turns:
             fused = self._turn(fused, relation)
         context = self.mixer.whole(fused, None, plan, seed)
         return context
+
+    def _fused(self, x: Tensor, relation: Relation) -> Tensor:
+        """All projections side by side; values are of x itself, the others of x + its place."""
+        if relation.own is None:
+            whole: Tensor = self.qkv(x)
+            return whole
+        names = tuple(self.qkv.parts)
+        placed = self.qkv.only(x + relation.own, *(name for name in names if name != "v"))
+        return torch.cat([*placed, *self.qkv.only(x, "v")], -1)
+
+    def _seen(self, memory: Tensor, relation: Relation) -> Tensor:
+        """Keys and values of what is looked at across; keys know where they stand."""
+        if relation.other is None:
+            both: Tensor = self.memory(memory)
+            return both
+        keys = self.memory.only(memory + relation.other, "k")
+        return torch.cat([*keys, *self.memory.only(memory, "v")], -1)
 
     def _within(
         self, x: Tensor, plan: Any, before: Tensor | None, relation: Relation
@@ -105,7 +123,7 @@ class Attention(nn.Module):
         if some is not None:
             fewer = zip(some, qkv.only(x, *some), strict=True)
             return {name: self.mixer.put(part, plan, key=False) for name, part in fewer}
-        fused = qkv(x)
+        fused = self._fused(x, relation)
         if relation.turns:
             fused = self._turn(fused, relation)
         names = qkv.parts
@@ -118,14 +136,20 @@ class Attention(nn.Module):
         return parts
 
     def _across(
-        self, x: Tensor, plan: Any, memory: Tensor | None, state: LayerState | None
+        self,
+        x: Tensor,
+        plan: Any,
+        memory: Tensor | None,
+        state: LayerState | None,
+        relation: Relation,
     ) -> dict[str, Tensor]:
-        q = self.mixer.put(self.query(x), plan, key=False)
+        q = self.mixer.put(self.query(_plus(x, relation.own)), plan, key=False)
         if state is not None and state.cross is not None:
             k, v = state.cross
         else:
             assert memory is not None, "cross-attention needs the encoder's output"
-            k, v = self.memory.cut(self.mixer.put(self.memory(memory), plan, key=True))
+            both = self._seen(memory, relation)
+            k, v = self.memory.cut(self.mixer.put(both, plan, key=True))
             if state is not None:
                 state.cross = (k, v)
         return {"q": q, "k": k, "v": v}
@@ -138,3 +162,7 @@ class Attention(nn.Module):
         heads = fused.view(*fused.shape[:-1], -1, self.mixer.size)  # … H+2G D
         turned = relation.turn(heads[..., : self.turned, :])
         return torch.cat([turned, heads[..., self.turned :, :]], dim=-2).flatten(-2)
+
+
+def _plus(x: Tensor, places: Tensor | None) -> Tensor:
+    return x if places is None else x + places

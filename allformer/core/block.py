@@ -118,6 +118,8 @@ class Block(nn.Module):
         steps = [Step("attention", self.attention_norm, look)]
         if self.has_cross:
             across = partial(self.cross, plan=memory_plan, memory=memory, state=state, seed=seed)
+            if relation.own is not None:  # queries know where they stand here too
+                across = partial(across, relation=relation)
             steps.append(Step("cross", self.cross_norm, across))
         feed = self.feed if seed is None else partial(self.feed, seed=seed)
         steps.append(Step("feed", self.feed_norm, feed))

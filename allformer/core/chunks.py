@@ -39,7 +39,8 @@ class Ring(NamedTuple):
 
     def fill(self, x: Tensor) -> Tensor:
         """B H T D → B H length D."""
-        return F.pad(x, (0, 0, 0, self.length - x.shape[2]))
+        extra = self.length - x.shape[2]
+        return F.pad(x, (0, 0, 0, extra)) if extra else x
 
     def look(self, x: Tensor) -> Tensor:
         """B H C c … → B H C w …: each chunk with its neighbours."""

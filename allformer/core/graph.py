@@ -26,14 +26,26 @@ def copy_into(mine: Sequence[Tensor | None], new: Sequence[Tensor | None]) -> No
             static.copy_(given, non_blocking=True)
 
 
+def _settle() -> None:
+    """After a capture that failed torch's generator takes itself for captured, and refuses to draw;
+    one that succeeds ends that."""
+    torch.cuda.synchronize()
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+        torch.zeros(1, device="cuda")
+
+
 class Captured:
     """`Captured(call)` records what `call()` does on the GPU; `replay()` does it again."""
 
     def __init__(self, call: Callable[[], Any], pool: Any = None) -> None:
         self.graph = torch.cuda.CUDAGraph()
-        # Only this thread is forbidden to allocate: another one may pin the next batches.
-        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
-            self.result = call()
+        try:
+            # Only this thread is forbidden to allocate: another one may pin the next batches.
+            with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
+                self.result = call()
+        except RuntimeError:
+            _settle()
+            raise
 
     def replay(self) -> Any:
         """The results stand where they stood: copy what must outlast the next replay."""

@@ -37,7 +37,15 @@ from allformer.core.states import Cache, SegmentMemory
 from allformer.core.taps import listening
 from allformer.errors import ConfigError
 
-C = TypeVar("C", config.EncoderDecoder, config.EncoderOnly, config.DecoderOnly, config.TwoTowers)
+C = TypeVar(
+    "C",
+    config.EncoderDecoder,
+    config.EncoderOnly,
+    config.DecoderOnly,
+    config.TwoTowers,
+    config.SetDecoder,
+)
+LAYERS = "layers"  # among hidden states: those after each layer, for heads that read them all
 _SAME = {"sentence_order_label": "next_sentence_label"}  # ALBERT's name for the pair's label
 
 
@@ -97,9 +105,9 @@ class Model(nn.Module, Generic[C]):
             f"build it with LMHead()"
         )
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states → scores over the vocabulary."""
-        scores: Tensor = self.vocab_head(hidden)
+    def logits(self, hidden: Tensor, where: Tensor | None = None) -> Tensor:
+        """Hidden states → scores over the vocabulary; `where` they stand, for heads that ask."""
+        scores: Tensor = self.vocab_head(hidden, where)
         return scores
 
     def generate(self, input_ids: Tensor | None = None, **options: Any) -> Any:
@@ -229,12 +237,20 @@ class Model(nn.Module, Generic[C]):
                 memory, across = alike(memory, across, side.layout)
             stack = self.stack(name)
             x = stack.source(side, dtype)
+            seen = self.watched(name)
             out[name] = stack(
                 x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel,
-                inputs=side.inputs, head=self.head_of(name),
+                inputs=side.inputs, head=self.head_of(name), seen=seen,
             )  # fmt: skip
+            if seen is not None:
+                out[LAYERS] = torch.stack(seen)
             memory, across = out[name], side.layout
         return out
+
+    def watched(self, name: str) -> list[Tensor] | None:
+        """A list for the states after each layer, where the head reads them all."""
+        reads = self.head is not None and self.head.reads_layers and self.training
+        return [] if reads and name == list(self.prefixes)[-1] else None
 
     def head_of(self, name: str) -> config.Head | None:
         """The head, for the stack whose states it reads: the last one."""
@@ -250,7 +266,7 @@ class Model(nn.Module, Generic[C]):
         found, _ = self.sort(inputs)
         sides = self._lay_out({name: x for name, x in found.items() if x})
         hidden = self.hidden(sides, dtype=dtype, kernel=kernel)
-        return {name: sides[name].layout.to_grid(x) for name, x in hidden.items()}
+        return {name: side.layout.to_grid(hidden[name]) for name, side in sides.items()}
 
     def finish(
         self,
@@ -264,6 +280,7 @@ class Model(nn.Module, Generic[C]):
         grid = layout.to_grid(hidden[name])
         given = next(iter(sides.values()))
         read = Hidden(hidden[name], layout, grid, given.ids, self.pooled(grid), given.inputs)
+        read = read._replace(layers=hidden.get(LAYERS))
         out: dict[str, Tensor | None] = {"last_hidden_state": grid, "pooler_output": read.pooled}
         first = next(iter(sides))
         if first != name:
@@ -559,24 +576,28 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         grid = cache.grid(ids.shape[0], ids.shape[1], keep)
         sides = {"decoder": Side(grid, inputs, ids, grid.total)}
         hidden = self.hidden(sides, dtype=dtype, kernel=kernel, cache=cache)["decoder"]
-        return self.logits(hidden[:, -1])
+        placed = self.vocab_head.placed
+        return self.logits(hidden[:, -1], grid.columns(ids.device)[-1:] if placed else None)
 
 
 AnyModel = EncoderDecoderModel | EncoderOnlyModel | DecoderOnlyModel
 
 
 def build(
-    model: config.Model, *, device: torch.device | str | None = None, seed: int | None = None
+    model: config.Model | config.Codec,
+    *,
+    device: torch.device | str | None = None,
+    seed: int | None = None,
 ) -> AnyModel:
     """Fresh weights for a config: `build(preset("original-base"))`.
 
     `device="meta"` gives shapes without memory, for counting; `seed` fixes the weights without
     touching the global random state.
     """
-    if not isinstance(model, config.Model):
+    if not isinstance(model, config.Model | config.Codec):
         raise ConfigError(
             f"build got {type(model).__name__}; it takes EncoderDecoder, EncoderOnly, "
-            f"DecoderOnly or TwoTowers"
+            f"DecoderOnly, SetDecoder, TwoTowers, or a codec"
         )
     with torch.device("meta"):
         built: AnyModel = module_for(model)(model)

@@ -14,6 +14,7 @@ from torch.utils import _pytree
 NAMES = (
     "loss",
     "logits",  # B T V, B T labels or B labels
+    "pred_boxes",  # B Q 4: centre and size as shares of the image
     "cls_logits",  # B labels, of DeiT's pair of heads
     "distillation_logits",  # B labels
     "start_logits",  # B T

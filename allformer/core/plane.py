@@ -1,6 +1,6 @@
 """Positions of patches in a plane: a table that is interpolated for other sizes, or a formula.
 
-Legend: H rows and W columns of patches, F tokens before them, D model width.
+Legend: H rows and W columns of patches, F tokens before them, E tokens behind, D model width.
 """
 
 from __future__ import annotations
@@ -17,29 +17,35 @@ from allformer.core.registry import implements
 
 @implements(config.LearnedPlane)
 class LearnedPlane(nn.Module):
-    """A trained vector for each token before the patches, and for each cell of the plane."""
+    """A trained vector for each token before the patches and behind them, and for each cell of the
+    plane; with `layers`, such a table for each of them."""
 
-    def __init__(self, position: config.LearnedPlane, dim: int) -> None:
+    def __init__(self, position: config.LearnedPlane, dim: int, layers: int | None = None) -> None:
         super().__init__()
         self.config = position
-        self.weight = nn.Parameter(torch.empty(position.trained, dim))
+        many = () if layers is None else (layers,)
+        self.weight = nn.Parameter(torch.empty(*many, position.trained, dim))
 
     def reset_parameters(self) -> None:
         """N(0, 0.02²), as the ViT paper starts them (appendix D.4)."""
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, shape: tuple[int, int], front: int, like: Tensor) -> Tensor:
-        """The vectors of `front` tokens and of a plane of this shape, F+H·W D."""
+        """The vectors of `front` tokens, of a plane of this shape, and of those behind,
+        (layers) F+H·W+E D."""
         if shape == self.config.shape:
             return self.weight.to(like.dtype)
-        before, cells = self.weight[:front], self.weight[front:]
+        tables = self.weight.view(-1, *self.weight.shape[-2:])
+        counts = [front, tables.shape[1] - front - self.config.behind, self.config.behind]
+        before, cells, behind = torch.split(tables, counts, 1)
         # Half precision would shift them: DINOv2 computes this in fp32, and so do we for all.
-        grid = widen(cells).view(1, *self.config.shape, -1).permute(0, 3, 1, 2)  # 1 D H W
+        grid = widen(cells).view(len(tables), *self.config.shape, -1).permute(0, 3, 1, 2)  # … D H W
         grid = F.interpolate(
             grid, shape, mode="bicubic", align_corners=False, antialias=self.config.antialias
         )
-        cells = grid[0].flatten(1).T  # H·W D
-        return torch.cat([before.to(like.dtype), cells.to(like.dtype)])
+        cells = grid.flatten(2).transpose(1, 2)  # … H·W D
+        both = torch.cat([x.to(like.dtype) for x in (before, cells, behind)], 1)
+        return both.view(*self.weight.shape[:-2], *both.shape[1:])
 
 
 @implements(config.SinusoidalPlane)

@@ -20,6 +20,11 @@ def last(keep: Tensor) -> Tensor:
     return (keep.shape[1] - 1 - keep.flip(1).int().argmax(1)) * keep.any(1)
 
 
+def mean_of(x: Tensor, keep: Tensor | None) -> Tensor:
+    """The mean of each row's states, B T D → B D; with `keep` (B T), of those that it keeps."""
+    return x.mean(1) if keep is None else _mean(x, keep, keep)
+
+
 def _cls(x: Tensor, mask: Tensor, numbers: Tensor) -> Tensor:
     return at(x, mask.int().argmax(1))
 

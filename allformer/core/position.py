@@ -92,13 +92,13 @@ class Learned(nn.Module):
     def forward(self, positions: Tensor, bound: int | None, dtype: torch.dtype) -> Tensor:
         """`positions` (any shape, each below `bound` if that is known) → their vectors."""
         if bound is None or bound > self.config.length:
-            _check_length(positions, bound, self.config.length, "Learned.length")
+            check_length(positions, bound, self.config.length, "Learned.length")
         # Where ids are counted, padding has the row before the first: it gets no gradient.
         fixed = self.config.offset - 1 if self.config.count == "ids" else None
         return F.embedding(positions + self.config.offset, self.weight, fixed).to(dtype)
 
 
-def _check_length(positions: Tensor, bound: int | None, length: int, field: str) -> None:
+def check_length(positions: Tensor, bound: int | None, length: int, field: str) -> None:
     """Much of a wide grid may be padding: the numbers themselves tell."""
     if torch.compiler.is_compiling():
         if bound is None:
@@ -139,7 +139,7 @@ class Axial(nn.Module):
     def forward(self, positions: Tensor, bound: int | None, dtype: torch.dtype) -> Tensor:
         """`positions` (any shape, each below `bound` if that is known) → their vectors."""
         if bound is None or bound > self.config.longest:
-            _check_length(positions, bound, self.config.longest, "Axial.shape")
+            check_length(positions, bound, self.config.longest, "Axial.shape")
         parts = []
         for i in reversed(range(len(self.config.shape))):  # the last axis runs fastest
             count = self.config.shape[i]

@@ -34,6 +34,7 @@ _KEPT = {  # what is dear to compute for its size
     "aten::_scaled_dot_product_efficient_attention",
     "aten::_scaled_dot_product_cudnn_attention",
     "allformer::short_rows",
+    "allformer::linear_attention",
     "flex_attention",
 }
 

@@ -54,6 +54,10 @@ class Stack(nn.Module):
         own = dict.fromkeys(name for mixer in self._mixers() for name in mixer.takes)
         self.takes: tuple[str, ...] = (*self.source.takes, *own)  # inputs, by their names
         self._share()
+        self.between = None
+        if stack.between is not None:
+            count = len(stack.blocks) - 1
+            self.between = module_for(stack.between)(stack.between, stack.dim, count)
         self.final_norm = None
         if stack.final_norm is not None:
             self.final_norm = make_norm(stack.final_norm, stack.states)
@@ -118,16 +122,22 @@ class Stack(nn.Module):
         kernel: str = "fast",
         inputs: Mapping[str, Tensor] = NO_INPUTS,
         head: config.Head | None = None,
+        relation: Relation | None = None,
+        seen: list[Tensor] | None = None,
     ) -> Tensor:
         """Hidden states B T dim, or packed N dim, through all layers.
 
         `memory` in the layout `across` is what cross-attention looks at; a cache that has its
         keys and values needs `across` alone. `inputs`, in the layout, are for the mixers that take
-        any (and position_ids for relative positions); `head` is what reads the states.
+        any (and position_ids for relative positions); `head` is what reads the states. `relation`
+        is the model's, where it is not the stack's own; `seen` takes the states after each layer,
+        normed as the last ones are.
         """
         if cache is None and self.blank:
             return self._from_blank(x, layout, kernel, inputs)
-        relation = self._relation(layout, x, inputs.get("position_ids"))
+        if relation is None:
+            relation = self._relation(layout, x, inputs.get("position_ids"))
+        between = self._between(x, inputs)
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
         told: dict[str, Any] = {"inputs": inputs, "stack": self.config, "head": head}
         scene = scene._replace(cached=cache is not None, chunks=self.chunks, **told)
@@ -169,6 +179,9 @@ class Stack(nn.Module):
                     x, plan, memory, memory_plan, state, relation, carried,
                 )  # fmt: skip
                 before = layer.thinning("feed", seed)
+                x = x if between is None or i >= len(between) else x + between[i]
+                if seen is not None:
+                    seen.append(self._settle(x, h, before))
                 continue
             args = (x, plan, memory, memory_plan, state, relation, None)
             if listening() and i != j:
@@ -176,6 +189,9 @@ class Stack(nn.Module):
                     x = layer(*args)
             else:
                 x = recomputed(recompute, random, layer, *args)
+            x = x if between is None or i >= len(between) else x + between[i]
+            if seen is not None:
+                seen.append(self._settle(x, None, NOTHING))
         if self.flow is not None:
             x = self.flow(x, runs, random)
         if cache is not None:
@@ -215,6 +231,14 @@ class Stack(nn.Module):
         if self.final_norm is not None:
             return norm_of_sum(x, h, self.final_norm, before)
         return x if h is None else x + before(h)
+
+    def _between(self, x: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
+        """What is added after each layer but the last, layers T dim."""
+        if self.between is None:
+            return None
+        source: Any = self.config.source
+        shape = source.cut(*inputs["pixel_values"].shape[2:])
+        return tap(self, "between", self.between(shape, source.placed, x))
 
     def _relation(self, layout: Layout, x: Tensor, position_ids: Tensor | None) -> Relation:
         if self.relative is None:

@@ -19,6 +19,8 @@ from torch import Tensor
 from allformer import config
 from allformer.core.heads.contrast import Contrast, unit
 from allformer.core.heads.head import Hidden
+from allformer.core.heads.vector import VectorHead
+from allformer.core.inputs import Side
 from allformer.core.model import Model
 from allformer.core.output import Output
 from allformer.core.registry import implements
@@ -80,17 +82,29 @@ class TwoTowersModel(Model[config.TwoTowers]):
     ) -> dict[str, Tensor]:
         """Unit vectors of each tower that is given anything, by their names."""
         vectors: dict[str, Tensor] = {}
-        for name, head in {"text": self.head.text, "vision": self.head.image}.items():
-            if not found[name]:
-                continue
+        for name in (name for name, inputs in found.items() if inputs):
+            head = self.reader(name)
             whole = head.reads_padding or head.reads_first  # a column, padding or not
-            sides = self._lay_out({name: found[name]}, whole)
-            states = self.hidden(sides, dtype=dtype, kernel=kernel)[name]
-            side = sides[name]
-            grid = side.layout.to_grid(states)
-            answer = head.outputs(Hidden(states, side.layout, grid, side.ids))
-            vectors[head.config.output] = unit(answer[head.gives[-1]])
+            side = self._lay_out({name: found[name]}, whole)[name]
+            vectors[head.config.output] = self.embed(name, side, dtype=dtype, kernel=kernel)
         return vectors
+
+    def reader(self, tower: str) -> VectorHead:
+        """What makes a vector of a tower's states."""
+        return self.head.text if tower == "text" else self.head.image
+
+    def embed(
+        self, tower: str, side: Side, *, dtype: torch.dtype | None = None, kernel: str = "fast"
+    ) -> Tensor:
+        """Unit vectors of what one tower reads, B W: `model.embed("text", side)`.
+
+        Training comes in here too, with sides of one size.
+        """
+        head = self.reader(tower)
+        states = self.hidden({tower: side}, dtype=dtype, kernel=kernel)[tower]
+        grid = side.layout.to_grid(states)
+        answer = head.outputs(Hidden(states, side.layout, grid, side.ids))
+        return unit(answer[head.gives[-1]])
 
     def states(
         self, *, dtype: torch.dtype | None = None, kernel: str = "fast", **inputs: Any

@@ -12,11 +12,14 @@ from typing import Any
 import torch
 
 from allformer import config
+from allformer.checkpoint.codec import load_codec
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.load import read_config_of
+from allformer.core.precision import pick_device
 from allformer.data.records.open import open_splits
 from allformer.errors import ConfigError, DataError, TaskError
 from allformer.families.family import head_kind
+from allformer.images import load_processor
 from allformer.tasks.image_pipeline import ImagePipeline, open_image_pipeline
 from allformer.tasks.pipeline import Pipeline, open_pipeline
 from allformer.train.objectives import find_objective
@@ -52,7 +55,11 @@ def open_any(
     """A checkpoint that reads text, or one that sees: by what its config reads."""
     directory = find_checkpoint(model)
     file = directory / "config.json"
-    stacks = read_config_of(file).stacks.values() if file.is_file() else ()
+    tree = read_config_of(file) if file.is_file() else None
+    if isinstance(tree, config.Codec):
+        model_of = load_codec(directory, device=pick_device(device), dtype=dtype)
+        return ImagePipeline(model_of, load_processor(directory), directory)  # type: ignore[arg-type]
+    stacks = () if tree is None else tree.stacks.values()
     if any(isinstance(stack.source, config.Patches) for stack in stacks):
         return open_image_pipeline(directory, device=device, dtype=dtype)
     return open_pipeline(directory, device=device, dtype=dtype)
@@ -61,6 +68,8 @@ def open_any(
 def told_objective(pipeline: Pipeline | ImagePipeline) -> str:
     """The objective that a checkpoint's head tells: `told_objective(gpt2)` → "causal-lm"."""
     tree = pipeline.model.config
+    if isinstance(tree, config.Codec):
+        return "image-codec"
     if isinstance(pipeline, ImagePipeline) and "classify-image" in pipeline.can:
         return "image-classification"
     kind = head_kind(tree)

@@ -23,7 +23,7 @@ def lead(model: config.Model, facts: Facts) -> Pair:
     if reads_pictures(model):
         widths = {"dim": reader.dim, "heads": reader.blocks[0].attention.heads}
         return word(
-            "lead.backbone", encoder=len(reader.blocks), decoder=len(writer.blocks), **shape
+            "lead.backbone", encoder=len(reader.blocks), decoder=len(writer.blocks), **widths
         )
     sizes = {
         "dim": reader.dim,

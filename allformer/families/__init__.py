@@ -17,11 +17,14 @@ from allformer.families import (
     clip,
     clip_text,
     clip_vision,
+    dalle,
     deit,
+    detr,
     dinov2,
     dinov2_with_registers,
     gpt2,
     gpt3,
+    imagegpt,
     led,
     linear_transformer,
     linformer,
@@ -40,6 +43,7 @@ from allformer.families import (
     t5,
     transfo_xl,
     vit,
+    yolos,
 )
 from allformer.families.family import Family
 
@@ -48,7 +52,7 @@ from allformer.families.family import Family
 _ALL = (
     bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
     bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, deit, dinov2, dinov2_with_registers, clip,
-    clip_text, clip_vision, siglip,
+    clip_text, clip_vision, siglip, imagegpt, yolos, detr,
 )  # fmt: skip
 _FAMILIES = [
     *(family.FAMILY for family in _ALL),
@@ -56,7 +60,11 @@ _FAMILIES = [
     siglip_towers.VISION_FAMILY,
 ]
 FAMILIES: dict[str, Family] = {family.name: family for family in _FAMILIES}
-PRESETS: dict[str, Callable[[], config.Model]] = {**original.PRESETS, **gpt3.PRESETS}
+PRESETS: dict[str, Callable[[], config.Model]] = {
+    **original.PRESETS,
+    **gpt3.PRESETS,
+    **dalle.PRESETS,
+}
 PRESETS |= {**linear_transformer.PRESETS, **linformer.PRESETS, **performer.PRESETS}
 for _family in FAMILIES.values():
     PRESETS |= {name: partial(_family.make, raw) for name, raw in _family.presets.items()}

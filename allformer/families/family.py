@@ -31,7 +31,8 @@ ENDINGS = {
     "ForSequenceClassification": "class", "ForNextSentencePrediction": "class",
     "ForTokenClassification": "token", "ForQuestionAnswering": "span",
     "ForImageClassification": "class", "ForMaskedImageModeling": "pixels",
-    "ForImageClassificationWithTeacher": "teacher",
+    "ForImageClassificationWithTeacher": "teacher", "ForCausalImageModeling": "words",
+    "ForObjectDetection": "boxes",
 }  # fmt: skip
 
 
@@ -40,7 +41,7 @@ class NotThisFamily(Exception):
 
 
 def head_kind(model: config.Model) -> str:
-    """bare, words, class, token, span, pixels, teacher or pretrain; another head by its class."""
+    """bare, words, class, token, span, pixels, boxes, teacher or pretrain; else its class."""
     head = model.head
     if isinstance(head, config.ClassHead):
         return "token" if head.at == "token" else "class"
@@ -48,7 +49,7 @@ def head_kind(model: config.Model) -> str:
         return "pretrain"
     kinds = {
         config.LMHead: "words", config.SpanHead: "span", config.PixelHead: "pixels",
-        config.TeacherHead: "teacher",
+        config.TeacherHead: "teacher", config.BoxHead: "boxes",
     }  # fmt: skip
     return "bare" if head is None else kinds.get(type(head), type(head).__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from allformer.config import Attention, Block, DecoderOnly, Feed, Learned, Norm, Stack, repeat
 from allformer.families import activation, layer_map
@@ -44,17 +44,25 @@ SUMMARY = {
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnly:
     """config.json → the tree."""
+    for name, kind in SUMMARY.items():
+        fields.take(f"summary_{name}", None, kind=kind)  # of GPT2DoubleHeadsModel alone
+    fields.take("n_ctx", None, kind=SIZE)  # an older twin of n_positions
+    stack = read_stack(fields, "layer", "kept")
+    return DecoderOnly(stack, decoder_head(fields, ARCHITECTURES[architecture]))
+
+
+def read_stack(
+    fields: Fields, kind: Literal["layer", "rms"], count: Literal["kept", "all"]
+) -> Stack:
+    """The layers that config.json means, with norms of this kind; `count` numbers the tokens."""
     dim = fields.take("n_embd", older="hidden_size")
     heads = fields.take("n_head", older="num_attention_heads")
     layers = fields.take("n_layer", older="num_hidden_layers", kind=LAYERS)
     fields.causal()
     # computed in another order for half precision: the same numbers
     fields.take("reorder_and_upcast_attn", False)
-    for name, kind in SUMMARY.items():
-        fields.take(f"summary_{name}", None, kind=kind)  # of GPT2DoubleHeadsModel alone
-    fields.take("n_ctx", None, kind=SIZE)  # an older twin of n_positions
     scale = None if fields.take("scale_attn_weights") else 1.0
-    norm = Norm("layer", float(fields.take("layer_norm_epsilon")))
+    norm = Norm(kind, float(fields.take("layer_norm_epsilon")))
     block = Block(
         Attention(heads, scale=scale, dropout=fields.take("attn_pdrop")),
         Feed(
@@ -72,21 +80,26 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> DecoderOnl
             replace(block, attention=replace(block.attention, scale=base / (i + 1)))
             for i in range(layers)
         )
-    stack = Stack(
+    length = fields.take("n_positions", older="max_position_embeddings")
+    return Stack(
         dim,
         read_tokens(fields),
-        Learned(fields.take("n_positions", older="max_position_embeddings")),
+        Learned(length, count=count),
         blocks,
         causal=True,
         final_norm=norm,
         dropout=fields.take("embd_pdrop"),
     )
-    return DecoderOnly(stack, decoder_head(fields, ARCHITECTURES[architecture]))
 
 
 def write(model: DecoderOnly) -> dict[str, Any]:
     """The tree → config.json."""
     stack = fit(model, DecoderOnly, "is not a decoder").decoder
+    return {**write_stack(stack), **write_decoder_head(model.head)}
+
+
+def write_stack(stack: Stack) -> dict[str, Any]:
+    """The inverse of `read_stack`."""
     position = fit(stack.position, Learned, "has no learned positions")
     plain = [replace(b, attention=replace(b.attention, scale=None)) for b in stack.blocks]
     block = one(plain, "more than their scale")
@@ -106,7 +119,6 @@ def write(model: DecoderOnly) -> dict[str, Any]:
         "layer_norm_epsilon": block.norm.eps,
         "scale_attn_weights": scales[0] in (None, base),
         "scale_attn_by_inverse_layer_idx": len(scales) > 1 and scales[0] != scales[1],
-        **write_decoder_head(model.head),
     }
 
 

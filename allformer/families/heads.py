@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allformer.config import ClassHead, LMHead, SpanHead, TeacherHead
+from allformer.config import BoxHead, ClassHead, LMHead, SpanHead, TeacherHead
 from allformer.families import layer_map
 from allformer.families.fields import Fields
 from allformer.families.kinds import NUMBER
@@ -61,7 +61,7 @@ def write_decoder_head(head: Any) -> dict[str, Any]:
 
 def write_labels(head: Any) -> dict[str, Any]:
     """`id2label`, `label2id` and the problem of a classification head."""
-    if not isinstance(head, ClassHead | TeacherHead):
+    if not isinstance(head, ClassHead | TeacherHead | BoxHead):
         return {}
     return {
         "id2label": {str(i): name for i, name in enumerate(head.labels)},

@@ -70,7 +70,7 @@ def read_stack(fields: Fields, source: Patches) -> Stack:
     return Stack(
         fields.take("hidden_size"),
         source,
-        LearnedPlane(source.shape, source.placed),
+        LearnedPlane(source.shape, source.placed, behind=source.behind),
         repeat(block, fields.take("num_hidden_layers", kind=LAYERS)),
         final_norm=norm,
         dropout=dropout,

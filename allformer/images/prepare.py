@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 def pixels_of(image: Any, settings: Settings, name: str = "the image") -> Array:
     """A Pillow image resized and cropped as asked, C H W, uint8."""
     if settings.do_resize:
-        height, width = resized(settings.size, image.height, image.width)
+        height, width = resized(settings.size, image.height, image.width, settings.multiple)
         if not 0 < height * width <= MOST_PIXELS:
             raise DataError(
                 f"{name}, {image.width:,} × {image.height:,}, would be resized to {width:,} × "

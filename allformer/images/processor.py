@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from allformer.errors import DataError
+from allformer.images.clusters import nearest
 from allformer.images.in_order import in_order
 from allformer.images.prepare import Array, look_up, pixels_of, value_table
 from allformer.images.read import Image, read_image
@@ -28,7 +29,8 @@ WORKERS = 4  # threads: reading and resizing go on beside each other, Pillow let
 
 @dataclass(frozen=True, eq=False)
 class Processor:
-    """Images → `pixel_values`; `files` are those it was read from, to be written back."""
+    """Images → `pixel_values` (or `input_ids`, where colours are numbered: `gives`); `files` are
+    those it was read from, to be written back."""
 
     settings: Settings
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -37,8 +39,14 @@ class Processor:
     def _table(self) -> Array | None:
         return value_table(self.settings)
 
+    @property
+    def gives(self) -> str:
+        """What a model calls that which it prepares."""
+        return "pixel_values" if self.settings.clusters is None else "input_ids"
+
     def __call__(self, images: Image | Sequence[Image], *, workers: int = WORKERS) -> Tensor:
-        """Prepared images, B C H W, in their order; one image is a batch of one.
+        """Prepared images, B C H W (as numbers of colours B H·W), in their order; one image is a
+        batch of one.
 
         >>> load_processor("google/vit-base-patch16-224")(["cat.jpg", "dog.png"]).shape
         torch.Size([2, 3, 224, 224])
@@ -49,10 +57,12 @@ class Processor:
         return next(self.batches(many, len(many), workers=workers))
 
     def one(self, image: Image, name: str = "the image") -> Tensor:
-        """A single image, C H W."""
+        """A single image, C H W; as numbers of colours H·W."""
         read = read_image(image, mode=self.settings.mode, name=name)
         name = str(image) if isinstance(image, str | Path) else name
-        return torch.from_numpy(look_up(pixels_of(read, self.settings, name), self._table))
+        values = look_up(pixels_of(read, self.settings, name), self._table)
+        clusters = self.settings.clusters
+        return torch.from_numpy(values if clusters is None else nearest(values, clusters))
 
     def batches(
         self,
@@ -84,6 +94,11 @@ class Processor:
         Path(directory).mkdir(parents=True, exist_ok=True)
         for name, content in (self.files or {FILE: fresh.encode()}).items():
             (Path(directory) / name).write_bytes(content)
+
+
+def has_processor(directory: str | Path) -> bool:
+    """Whether a checkpoint says how images are prepared for it."""
+    return any((Path(directory) / name).is_file() for name in FILES)
 
 
 def load_processor(directory: str | Path) -> Processor:

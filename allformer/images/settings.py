@@ -19,6 +19,8 @@ FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5:
 HALF = (0.5, 0.5, 0.5)
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 _ALL: dict[str, Any] = {
     "do_resize": True, "do_center_crop": False, "crop_size": None, "do_rescale": True,
@@ -31,6 +33,12 @@ _CLIP = {
     "do_convert_rgb": True, "default_to_square": False,
 }  # fmt: skip
 _SQUARE = {"height": 224, "width": 224}
+# Of those that find objects: images keep their shape, and are put on a sheet of the largest.
+_DETR = {
+    **_ALL, "size": {"shortest_edge": 800, "longest_edge": 1333}, "resample": 2,
+    "image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD, "default_to_square": False,
+    "do_pad": True,
+}  # fmt: skip
 # What each class means by a field that is left out.
 KINDS: dict[str, dict[str, Any]] = {
     "ViTImageProcessor": {**_ALL, "size": _SQUARE, "resample": 2},
@@ -43,18 +51,27 @@ KINDS: dict[str, dict[str, Any]] = {
     "SiglipImageProcessor": {
         **_ALL, "size": _SQUARE, "resample": 3, "do_convert_rgb": True, "default_to_square": False,
     },
+    "ImageGPTImageProcessor": {
+        **_ALL, "size": {"height": 256, "width": 256}, "resample": 2, "clusters": None,
+        "do_color_quantize": True,
+    },
+    "DetrImageProcessor": _DETR,
+    "YolosImageProcessor": _DETR,
 }  # fmt: skip
+MULTIPLE = {"YolosImageProcessor": 16}  # to which resized sides are cut down, whatever the patch is
 # Of files that name no class: by the model_type of config.json.
 MODEL_TYPES = {
     "vit": "ViTImageProcessor", "deit": "DeiTImageProcessor", "dinov2": "BitImageProcessor",
     "dinov2_with_registers": "BitImageProcessor", "clip": "CLIPImageProcessor",
-    "siglip": "SiglipImageProcessor",
+    "siglip": "SiglipImageProcessor", "imagegpt": "ImageGPTImageProcessor",
+    "detr": "DetrImageProcessor",
+    "yolos": "YolosImageProcessor",
 }  # fmt: skip
 # Said by files and without a bearing on the numbers: names of classes, and where tensors go.
 _ASIDE = {
     "image_processor_type", "feature_extractor_type", "processor_class", "return_tensors", "device",
     "disable_grouping", "image_seq_length", "input_data_format", "_valid_processor_keys",
-    "model_input_names", "auto_map",
+    "model_input_names", "auto_map", "format", "do_convert_annotations",
 }  # fmt: skip
 # Said by files, and known here in one value only.
 _ONLY: dict[str, Any] = {
@@ -64,7 +81,8 @@ _ONLY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The steps, in their order: RGB, resize, centre crop, rescale, normalise."""
+    """The steps, in their order: RGB, resize, centre crop, rescale, normalise; with `clusters`,
+    the number of the nearest of these colours in place of each pixel (ImageGPT)."""
 
     image_processor_type: str
     do_resize: bool
@@ -78,6 +96,13 @@ class Settings:
     image_mean: tuple[float, ...] | float
     image_std: tuple[float, ...] | float
     do_convert_rgb: bool
+    clusters: tuple[tuple[float, ...], ...] | None = None
+    do_pad: bool | None = None  # up to the largest of a batch; None: the class knows nothing of it
+
+    @property
+    def multiple(self) -> int:
+        """To which the sides of a resized image are cut down."""
+        return MULTIPLE.get(self.image_processor_type, 1)
 
     @property
     def mode(self) -> str:
@@ -93,6 +118,8 @@ class Settings:
     def to_dict(self) -> dict[str, Any]:
         """As preprocessor_config.json holds them."""
         raw = {name: value for name, value in asdict(self).items() if value is not None}
+        if "clusters" in KINDS[self.image_processor_type]:
+            raw["do_color_quantize"] = self.clusters is not None
         return {name: list(x) if isinstance(x, tuple) else x for name, x in raw.items()}
 
 
@@ -101,8 +128,10 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
     kind = kind_of(raw, model_type)
     usual = KINDS[kind]
     given = {name: value for name, value in raw.items() if value is not None}
+    if "do_pad" in usual:
+        given = _modern(given)
     for name, value in given.items():
-        if name in _ONLY and value not in (_ONLY[name], None):
+        if name in _ONLY and name not in usual and value not in (_ONLY[name], None):
             raise DataError(f"{name}={value!r} is not known here; only {_ONLY[name]!r} is")
         if name not in {*usual, *_ASIDE, *_ONLY}:
             near = did_you_mean(name, usual)
@@ -126,9 +155,22 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
         image_mean=_numbers(said["image_mean"], "image_mean"),
         image_std=_numbers(said["image_std"], "image_std"),
         do_convert_rgb=_switch(said, "do_convert_rgb"),
+        clusters=_clusters(said) if "clusters" in usual else None,
+        do_pad=_switch(said, "do_pad") if "do_pad" in usual else None,
     )
     _check(settings)
     return settings
+
+
+def _modern(given: dict[str, Any]) -> dict[str, Any]:
+    """What older files of DETR and YOLOS say otherwise: `size` 800 with `max_size`, and
+    `pad_and_return_pixel_mask`."""
+    given = dict(given)
+    most = given.pop("max_size", 1333)
+    if isinstance(given.get("size"), int) and not isinstance(given["size"], bool):
+        given["size"] = {"shortest_edge": given["size"], "longest_edge": most}
+    pads = given.pop("pad_and_return_pixel_mask", None)
+    return given if pads is None else {"do_pad": pads, **given}
 
 
 def kind_of(raw: Mapping[str, Any], model_type: str = "") -> str:
@@ -167,6 +209,24 @@ def _check(settings: Settings) -> None:
         std = settings.image_std
         if 0 in (std if isinstance(std, tuple) else (std,)):
             raise DataError(f"image_std={std} has a zero, by which nothing is divided; try 0.5")
+
+
+def _clusters(said: Mapping[str, Any]) -> tuple[tuple[float, ...], ...] | None:
+    """The colours that pixels are numbered by; None where they stay as they are."""
+    if said["do_center_crop"]:
+        raise DataError("do_center_crop is true, but no class that numbers colours crops; leave it")
+    if not _switch(said, "do_color_quantize"):
+        return None
+    found = said["clusters"]
+    if not isinstance(found, list | tuple) or not found:
+        raise DataError(
+            "do_color_quantize is true, but clusters has no colours; give a list of [red, green, "
+            "blue], each from -1 to 1"
+        )
+    colours = tuple(_numbers(each, "clusters") for each in found)
+    if any(not isinstance(each, tuple) or len(each) != 3 for each in colours):
+        raise DataError("clusters must be a list of [red, green, blue]; correct it")
+    return colours  # type: ignore[return-value]
 
 
 def _switch(said: Mapping[str, Any], name: str) -> bool:

@@ -40,16 +40,17 @@ def as_size(value: Any, field: str, square: bool) -> dict[str, int]:
     return size
 
 
-def resized(size: Size, height: int, width: int) -> tuple[int, int]:
+def resized(size: Size, height: int, width: int, multiple: int = 1) -> tuple[int, int]:
     """Height and width that an image of `height` × `width` gets: `resized({"shortest_edge": 2}, 4,
-    6)` → (2, 3)."""
+    6)` → (2, 3). Where both edges have a limit, sides are cut down to a `multiple`."""
     if "height" in size:
         return size["height"], size["width"]
     if "max_height" in size:
         scale = min(size["max_height"] / height, size["max_width"] / width)
         return max(1, int(height * scale)), max(1, int(width * scale))
     if "longest_edge" in size:
-        return _between(size["shortest_edge"], size["longest_edge"], height, width)
+        high, wide = _between(size["shortest_edge"], size["longest_edge"], height, width)
+        return high - high % multiple, wide - wide % multiple
     short = size["shortest_edge"]
     long = int(short * max(height, width) / min(height, width))
     return (long, short) if width <= height else (short, long)

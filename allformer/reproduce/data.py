@@ -12,6 +12,7 @@ from allformer.data.records.format import PACKED
 from allformer.data.records.lines import opened
 from allformer.data.records.records import Records
 from allformer.errors import DataError
+from allformer.train.pictures.data import PictureData
 from allformer.train.sections.data import PairData, TextData
 
 
@@ -20,7 +21,7 @@ def named_data(section: Any, corpus: str, folder: str | Path | None) -> Any:
     if folder is not None and not Path(folder).is_dir():
         raise DataError(f"--data {folder} is no directory; give the folder with the files")
     where = None if folder is None else str(Path(folder).absolute())
-    if isinstance(section, PairData | TextData):
+    if isinstance(section, PairData | TextData | PictureData):
         return replace(section, corpus=corpus, path=where)
     splits = open_public(corpus, where)  # labelled records: by their files
     return replace(section, path=_file(splits.train), validation=_file(splits.validation))

@@ -12,13 +12,17 @@ from __future__ import annotations
 from allformer.tasks.answer import answer
 from allformer.tasks.classify import classify
 from allformer.tasks.classify_image import classify_image
+from allformer.tasks.detect import detect
+from allformer.tasks.draw import Drawing, draw
+from allformer.tasks.drawing_kit import open_drawing
 from allformer.tasks.embed import embed, similarity
 from allformer.tasks.embed_image import embed_image
 from allformer.tasks.fill import fill
 from allformer.tasks.image_pipeline import ImagePipeline, open_image_pipeline
+from allformer.tasks.image_search import search_images, search_texts
 from allformer.tasks.image_text import image_similarity
 from allformer.tasks.pipeline import Pipeline, open_pipeline
-from allformer.tasks.result import Answer, Entity, Fill, Label
+from allformer.tasks.result import Answer, Detected, Entity, Fill, Label, Match
 from allformer.tasks.stream import Stream
 from allformer.tasks.tag import tag
 from allformer.tasks.texts import generate, summarise, translate
@@ -27,8 +31,9 @@ from allformer.tasks.texts import generate, summarise, translate
 Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
-    "Answer", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Pipeline", "Stream", "answer",
-    "classify", "classify_image", "embed", "embed_image", "fill", "generate", "image_similarity",
-    "open_image_pipeline", "open_kit", "open_pipeline", "similarity", "summarise", "tag",
-    "translate",
+    "Answer", "Detected", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Match",
+    "Pipeline", "Stream", "answer", "classify", "classify_image", "detect", "draw", "embed",
+    "embed_image", "fill", "generate", "image_similarity", "open_drawing", "open_image_pipeline",
+    "open_kit", "open_pipeline", "search_images", "search_texts",
+    "similarity", "summarise", "tag", "translate",
 ]  # fmt: skip

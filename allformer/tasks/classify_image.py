@@ -71,7 +71,8 @@ def _taught(pipeline: ImagePipeline) -> tuple[Sequence[str], Callable[[Tensor], 
     pipeline.need("classify-image", "a classification head (or a CLIP, and labels)")
     head = pipeline.model.config.head
     assert isinstance(head, config.ClassHead | config.TeacherHead)
-    return head.labels, lambda x: class_scores(widen(pipeline.model(pixel_values=x).logits), head)
+    model, inputs = pipeline.model, pipeline.inputs
+    return head.labels, lambda x: class_scores(widen(model(**inputs(x)).logits), head)
 
 
 def _asked(

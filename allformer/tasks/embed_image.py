@@ -68,14 +68,16 @@ def _how(pipeline: ImagePipeline, pooling: str | None) -> Callable[[Tensor], Ten
         name = "pooler_output" if alone else head.output
         return lambda pixels: model(pixel_values=pixels)[name]
     source = tree.writer.source
-    assert isinstance(source, config.Patches)  # the pipeline sees
-    if pooling == "cls" and not source.cls:
+    first, patches = False, slice(None)  # of pixels none stands for all
+    if isinstance(source, config.Patches):
+        first, patches = source.cls, source.patches
+    if pooling == "cls" and not first:
         raise ConfigError(f"pooling='cls', but {pipeline.architecture} has no [CLS]; try 'mean'")
-    first = pooling == "cls" or (pooling is None and source.cls)
+    first = first and pooling != "mean"
 
     def pooled(pixels: Tensor) -> Tensor:
-        states = model.states(pixel_values=pixels)
+        states = model.states(**pipeline.inputs(pixels))
         x = list(states.values())[-1]  # B F+N dim
-        return x[:, 0] if first else x[:, source.front :].mean(1)
+        return x[:, 0] if first else x[:, patches].mean(1)
 
     return pooled

@@ -20,7 +20,7 @@ from allformer.checkpoint.load import load
 from allformer.core.model import AnyModel
 from allformer.core.precision import pick_device
 from allformer.errors import TaskError
-from allformer.images.processor import WORKERS, Processor, load_processor
+from allformer.images.processor import WORKERS, Processor, has_processor, load_processor
 from allformer.images.read import Image
 from allformer.tasks.pipeline import is_half
 from allformer.text.load import load_tokenizer
@@ -53,6 +53,10 @@ class ImagePipeline:
         tree = self.model.config
         if isinstance(tree, config.TwoTowers):
             return ("classify-image --labels", "similarity --image", "embed-image")
+        if isinstance(tree.head, config.BoxHead):
+            return (
+                ("detect", "embed-image") if isinstance(tree, config.EncoderOnly) else ("detect",)
+            )
         classes = isinstance(tree.head, config.ClassHead | config.TeacherHead)
         return ("classify-image", "embed-image") if classes else ("embed-image",)
 
@@ -71,10 +75,14 @@ class ImagePipeline:
         workers: int = WORKERS,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[Tensor]:
-        """`pixel_values` on the model's device, in order; the next ones are read meanwhile."""
+        """Prepared images on the model's device, in order; the next ones are read meanwhile."""
         found = self.processor.batches(images, batch, workers=workers, progress=progress)
         for pixels in found:
             yield pixels.to(self.model.device)
+
+    def inputs(self, prepared: Tensor) -> dict[str, Any]:
+        """What of `batches` the model is called with: `model(**pipeline.inputs(pixels))`."""
+        return {self.processor.gives: prepared}
 
 
 ImageSource = ImagePipeline | str | Path
@@ -97,14 +105,22 @@ def open_image_pipeline(
     if dtype is None and where.type == "cpu" and is_half(directory):
         dtype = torch.float32
     model = load(directory, device=where, dtype=dtype, architecture=architecture)
-    if not any(isinstance(stack.source, config.Patches) for stack in model.config.stacks.values()):
+    if isinstance(model.config, config.Codec):
+        raise TaskError(
+            f"{directory} is a codec, which makes codes of images and images of codes "
+            f"(af.load_codec); give a checkpoint of a model that says something of them"
+        )
+    seeing = config.Patches | config.ResNet
+    sees = any(isinstance(stack.source, seeing) for stack in model.config.stacks.values())
+    processor = load_processor(directory) if sees or has_processor(directory) else None
+    if processor is None or not (sees or processor.gives == "input_ids"):
         raise TaskError(
             f"{directory} reads text, not images; give a checkpoint of a model that sees (ViT, "
             f"DINOv2, CLIP, …)"
         )
     both = isinstance(model.config, config.TwoTowers)
     tokenizer = load_tokenizer(directory) if both else None
-    return ImagePipeline(model, load_processor(directory), directory, tokenizer)
+    return ImagePipeline(model, processor, directory, tokenizer)
 
 
 def as_image_pipeline(source: ImageSource) -> ImagePipeline:

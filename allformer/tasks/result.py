@@ -51,3 +51,21 @@ class Answer(Result):
     score: float
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class Match(Result):
+    """What a search found: its cosine, its number in the list, and itself."""
+
+    score: float
+    index: int
+    found: Any
+
+
+@dataclass(frozen=True)
+class Detected(Result):
+    """An object on an image; its `box` is left, top, right, below, in pixels."""
+
+    label: str
+    score: float
+    box: tuple[float, ...]

@@ -32,7 +32,10 @@ def family_names(family: Family, sidecar: Sidecar) -> Names:
         value = sidecar.named(key, default)
         if isinstance(default, AddedToken) and (isinstance(value, str) or value is default):
             # A copy of the default: add_tokens sets a flag on it.
-            value = AddedToken(str(value), lstrip=default.lstrip, rstrip=default.rstrip)
+            flags = {"lstrip": default.lstrip, "rstrip": default.rstrip}
+            if not default.normalized:  # left out, it follows from whether the token is special
+                flags["normalized"] = False
+            value = AddedToken(str(value), **flags)
         names[key] = value
     return names
 

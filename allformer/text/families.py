@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import AddedToken, processors
 
 from allformer.text import steps
+from allformer.text.settings import FAST
 from allformer.text.sidecar import Token
 from allformer.text.special_tokens import Special, template
 from allformer.text.vocabulary import LANGUAGES, LANGUAGES_50, Names, Options, Vocabulary, extra_ids
@@ -34,6 +35,8 @@ class Family:
     token_types: bool = False
     padding_side: str = "right"
     language_at: str = ""
+    max_length: int | None = None  # unless the checkpoint says otherwise
+    saved_as: str = ""  # the class that opens our tokenizer.json, where its own cannot
 
 
 # ---------------------------------------------------------------------- around a text
@@ -75,6 +78,11 @@ def _t5_further(symbols: list[Token], options: Options) -> list[Token]:
     return [*symbols, *extra_ids(options)]
 
 
+def _siglip_further(symbols: list[Token], options: Options) -> list[Token]:
+    """None of the model's own: in a text they are text."""
+    return list(options.get("additional_special_tokens") or [])
+
+
 def _mbart_further(symbols: list[Token], options: Options) -> list[Token]:
     return [*LANGUAGES, *(token for token in symbols if token not in LANGUAGES)]
 
@@ -84,6 +92,7 @@ def _mbart50_further(symbols: list[Token], options: Options) -> list[Token]:
 
 
 _MASK = AddedToken("<mask>", lstrip=True, rstrip=False)
+_SIGLIP_END = AddedToken("</s>", lstrip=True, rstrip=True, normalized=False)
 _BART: dict[str, Token] = {
     "bos": "<s>", "eos": "</s>", "unk": "<unk>", "sep": "</s>", "pad": "<pad>", "cls": "<s>",
     "mask": "<mask>",
@@ -123,6 +132,12 @@ FAMILIES = {  # by transformers' name of the class
          "cls": "[CLS]", "mask": AddedToken("[MASK]", lstrip=True, rstrip=False)},
         steps.big_bird, _cls_sep,
     ),
+    "SiglipTokenizer": Family(
+        "Unigram", ("spiece.model",),
+        {"eos": _SIGLIP_END, "pad": _SIGLIP_END,
+         "unk": AddedToken("<unk>", lstrip=True, rstrip=True, normalized=False)},
+        steps.siglip, _eos_each, further=_siglip_further, max_length=64, saved_as=FAST,
+    ),
     "T5Tokenizer": Family(
         "Unigram", ("spiece.model",), {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
         steps.t5, _eos_each, further=_t5_further,
@@ -150,5 +165,6 @@ BY_MODEL_TYPE = {  # config.json's model_type, where nothing names a class
     "mt5": "T5Tokenizer", "xlm-roberta": "XLMRobertaTokenizer", "mbart": "MBartTokenizer",
     "mbart50": "MBart50Tokenizer", "marian": "MarianTokenizer", "longformer": "RobertaTokenizer",
     "led": "RobertaTokenizer", "big_bird": "BigBirdTokenizer", "clip": "CLIPTokenizer",
-    "clip_text_model": "CLIPTokenizer",
+    "clip_text_model": "CLIPTokenizer", "siglip": "SiglipTokenizer",
+    "siglip_text_model": "SiglipTokenizer",
 }  # fmt: skip

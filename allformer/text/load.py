@@ -116,7 +116,8 @@ def _family(
         further = family.further(list(further), sidecar.options)
     add_tokens(inner, sidecar, names, further)
     put_around(inner, sidecar, names, family)
-    return finish(inner, sidecar, names, name, family)
+    kind = family.saved_as or name
+    return finish(inner, sidecar, names, kind, family, max_length=family.max_length)
 
 
 def _as_it_is(

@@ -6,6 +6,9 @@ be the same.
 
 from __future__ import annotations
 
+import re
+import string
+
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
@@ -133,6 +136,46 @@ def big_bird(vocabulary: Vocabulary, names: Names, options: Options) -> tokenize
     unk_id = vocabulary.pieces.index(unknown) if unknown in vocabulary.pieces else 100
     inner = _unigram(vocabulary.pieces, unk_id, options.get("add_prefix_space", True), split=False)
     inner.normalizer = normalizers.Replace(Regex(" {2,}"), SPACE)
+    return inner
+
+
+_PUNCTUATION = f"[{re.escape(string.punctuation)}]"  # ASCII's alone, as there
+
+
+def siglip(vocabulary: Vocabulary, names: Names, options: Options) -> tokenizers.Tokenizer:
+    """Unigram pieces of text without capitals and punctuation: "A cat!" → `▁a ▁cat`.
+
+    The mark of a space stands before the text's first part alone, and a text that begins with a
+    space has two: transformers puts the mark there before it takes out what it does not want.
+    Unlike there, letters are lowered and composed as the `tokenizers` library does it, and a text
+    that ends in `</s>` gets another.
+    """
+    texts = [text for text, _ in vocabulary.pieces]
+    unknown = str(names["unk"])
+    if unknown not in texts:
+        raise ValueError(f"the vocabulary has no {unknown}, the token of what it lacks")
+    unk_id = texts.index(unknown)
+    inner = tokenizers.Tokenizer(models.Unigram(vocabulary.pieces, unk_id, byte_fallback=False))
+    lower = [normalizers.Lowercase()] if options.get("do_lower_case", True) else []
+    table = [normalizers.Precompiled(vocabulary.charsmap)] if vocabulary.charsmap else []
+    inner.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(SPACE, " "),
+            *lower,
+            # At the head it becomes the mark: where nothing is left of the first character, the
+            # library does not know the text's first part as such.
+            normalizers.Replace(Regex(f"^{_PUNCTUATION}+"), SPACE),
+            normalizers.Replace(Regex(_PUNCTUATION), ""),
+            normalizers.Replace(Regex(r"\s"), " "),
+            *table,
+            normalizers.Replace(Regex(" {2,}"), " "),
+            normalizers.Strip(left=False, right=True),
+            normalizers.Replace(Regex("^ "), SPACE + SPACE),
+            normalizers.Replace(Regex(f"^{SPACE}$"), ""),
+        ]
+    )
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=False)
+    inner.decoder = decoders.Metaspace(SPACE, prepend_scheme="first")
     return inner
 
 

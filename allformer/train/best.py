@@ -19,7 +19,8 @@ from allformer.checkpoint.save import write_json
 from allformer.checkpoint.weights import read_tensors, save_weights
 from allformer.errors import CheckpointError, ConfigError, did_you_mean
 
-LOWER = ("nll", "perplexity", "bits_per_byte", "loss")  # the less the better; all else: the more
+# The less of these the better; of all others the more.
+LOWER = ("nll", "perplexity", "bits_per_byte", "loss", "mse")
 WEIGHTS, WHICH = "model.safetensors", "best.json"
 
 

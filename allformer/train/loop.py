@@ -168,6 +168,7 @@ class Job:
         self.ranks = ranks
         self.say = say = _say if ranks.main else silent
         ranks.check(recipe)
+        objective.others = ranks.readers
         if resume:
             ranks.same(lambda: check_data(run, objective, allow_changed_data, say))
         self.tokenizer = ranks.same(lambda: run_tokenizer(objective, run, resume, say))
@@ -311,6 +312,7 @@ class Job:
                 batch, self.place = next(source)
                 batches.append(batch)
         self.step += 1
+        self.objective.at(self.step)
         random = self.watch.before(self.step, batches)
         ready = [self.objective.onto(b, self.device) for b in batches]
         result = self.stepper(ready, self._rate(self.step))

@@ -83,9 +83,10 @@ class Stepper:
         if precision.float8:
             use_float8(model)
         self.ema = None if settings.ema is None else Ema(model, settings.ema)
+        self.waits = waits = objective.waits
         # Where fused kernels do all between the matrix products, to capture them is enough: there
         # is nothing to wait for before the first step.
-        compiled = settings.compile and not trains(device, self.dtype)
+        compiled = settings.compile and not trains(device, self.dtype) and not waits
         self._loss = torch.compile(self.plain_loss, dynamic=False) if compiled else None
         self._graph: _Graph | None = None
 
@@ -166,6 +167,7 @@ class Stepper:
 
     def _can_replay(self, batches: Sequence[Batch]) -> bool:
         wanted = self.captures and self.settings.compile and self.ranks.world == 1
+        wanted = wanted and not self.waits
         return wanted and self.scaler is None and len(batches) == 1
 
     def _replay(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,6 +14,7 @@ import allformer as af
 from allformer.errors import AllformerError
 from tests.mutants.mutants import Mutant, bug
 from tests.parity import pictures, test_deit, test_dinov2, test_vit, zoo
+from tests.unit import test_drop_path
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="mutants")
 
@@ -53,9 +54,13 @@ KILLERS: dict[str, Callable[[], None]] = {
     "registers": partial(_check, test_dinov2, "registers"),
     "registers, smaller": partial(_check, test_dinov2, "registers", (12, 8)),
     "registers classes": partial(_check, test_dinov2, "registers SwiGLU classes"),
+    "dropped paths are rows": test_drop_path.check_rows,
+    "dropped paths keep the mean": test_drop_path.check_mean,
+    "no dropped paths in use": test_drop_path.check_use,
 }
 SOURCE, PLANE, HEAD = "sources.patches:Patches", "plane:LearnedPlane.forward", "heads.pixels"
 FAMILY, READ = "allformer.families", "heads.classes:ClassHead.read"
+DROP = "block:Block._thin"
 ASIDE = {"raises": (AssertionError, AllformerError)}  # seen when the file is read, or in the result
 
 MUTANTS: list[Mutant] = [
@@ -63,8 +68,8 @@ MUTANTS: list[Mutant] = [
         "permute(0, 2, 4, 1, 3, 5)", "permute(0, 4, 2, 1, 3, 5)", "vit"),
     bug("channels last in a patch", "colours are taken for places", f"{SOURCE}.cut",
         "permute(0, 2, 4, 1, 3, 5)", "permute(0, 2, 4, 3, 5, 1)", "vit"),
-    bug("[CLS] at the end", "the classifier reads a patch", f"{SOURCE}._behind",
-        "[*before, x]", "[x, *before]", "vit", "vit classes"),
+    bug("[CLS] at the end", "the classifier reads a patch", f"{SOURCE}._around",
+        "(*before, x, behind)", "(x, *before, behind)", "vit", "vit classes"),
     bug("distillation before [CLS]", "two tokens exchanged", f"{SOURCE}.vectors",
         "self.cls, self.distilled", "self.distilled, self.cls", "deit", "deit teacher"),
     bug("registers have places", "all patches stand elsewhere", f"{SOURCE}._positions",
@@ -80,20 +85,27 @@ MUTANTS: list[Mutant] = [
     bug("always smoothed", "positions blurred where they shrink", PLANE,
         "antialias=self.config.antialias", "antialias=True", "vit, another size"),
     bug("[CLS] interpolated too", "its place is taken for a patch's", PLANE,
-        "self.weight[:front], self.weight[front:]", "self.weight[-front:], self.weight[:-front]",
+        "before, cells, behind = torch.split(tables, counts, 1)",
+        "cells, before, behind = torch.split(tables, [counts[1], counts[0], counts[2]], 1)",
         "vit, another size", "deit, another size"),
     bug("rows and columns exchanged", "a wide image has places of a high one", PLANE,
         "grid, shape, mode", "grid, shape[::-1], mode", "vit, another size"),
     bug("mean of all tokens", "[CLS] and registers count as patches", READ,
-        "hidden.grid[:, source.front :]", "hidden.grid", "dinov2 SwiGLU classes"),
+        "hidden.grid[:, source.patches]", "hidden.grid", "dinov2 SwiGLU classes"),
     bug("registers count as patches", "notes are read as picture", READ,
-        "source.front :", "source.placed :", "registers classes"),
+        "source.patches", "source.placed :", "registers classes"),
     bug("mean before [CLS]", "the classifier's halves exchanged", READ,
         "[hidden.grid[:, 0], mean]", "[mean, hidden.grid[:, 0]]", "dinov2 SwiGLU classes"),
     bug("no layer scale", "sub-layers speak too loud", "block:LayerScale.forward",
         "h * cast(self.weight, h.dtype)", "h", "dinov2"),
+    bug("paths dropped token by token", "dropout by another name", DROP,
+        "h.shape[0], 1, 1", "*h.shape[:2], 1", "dropped paths are rows"),
+    bug("what is kept is not the more", "in use all sub-layers speak too loud", DROP,
+        ".div_(keep)", "", "dropped paths keep the mean"),
+    bug("paths dropped in use", "not deterministic", "block:Block.steps",
+        "self.training and self.drop_path", "self.drop_path", "no dropped paths in use"),
     bug("pixels of the tokens before", "the painting is shifted", f"{HEAD}:PixelHead.outputs",
-        "hidden.grid[:, source.front :]", "hidden.grid[:, : -source.front]", "vit pixels"),
+        "hidden.grid[:, source.patches]", "hidden.grid[:, : -source.front]", "vit pixels"),
     bug("shown pixels are scored", "learns to copy", f"{HEAD}:PixelHead.sums",
         ".abs() * hide)", ".abs() * ~hide)", "vit pixels"),
     bug("squared distance", "another loss", f"{HEAD}:PixelHead.sums",

@@ -14,6 +14,10 @@ from tests.mutants import (
     answers,
     blocks,
     clip,
+    codecs,
+    contrast,
+    detection,
+    drawing,
     families,
     images,
     linear,
@@ -29,6 +33,10 @@ from tests.mutants.plant import plant
 ROOMS = (
     mutants, states, answers, families, longformer, blocks, reformer, segments, linear, images,
     clip,
+    codecs,
+    contrast,
+    detection,
+    drawing,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

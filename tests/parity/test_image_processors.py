@@ -20,11 +20,13 @@ from transformers.image_transforms import (
 from transformers.models.bit.image_processing_pil_bit import BitImageProcessorPil
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
+from transformers.models.imagegpt.image_processing_pil_imagegpt import ImageGPTImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from allformer.errors import DataError
 from allformer.images import Processor, load_processor
+from allformer.images.clusters import paint
 from allformer.images.prepare import centre_crop
 from allformer.images.settings import make_settings
 from allformer.images.sizes import resized
@@ -123,6 +125,67 @@ def test_sizes_and_crops_of_any_image_are_the_references(thorough):
         image = chance.integers(0, 256, (height, width, 3), dtype=np.uint8)
         theirs = center_crop(image, (tall, wide), input_data_format="channels_last")
         assert np.array_equal(centre_crop(image, tall, wide), theirs)
+
+
+COLOURS = np.random.default_rng(3).uniform(-1, 1, (50, 3)).tolist()
+NUMBERED = [
+    {"feature_extractor_type": "ImageGPTFeatureExtractor", "size": 9, "clusters": COLOURS},
+    {"image_processor_type": "ImageGPTImageProcessor", "clusters": COLOURS},
+    {"image_processor_type": "ImageGPTImageProcessorFast", "size": 9, "clusters": COLOURS,
+     "do_normalize": False, "resample": 3},
+    {"image_processor_type": "ImageGPTImageProcessor", "size": {"height": 5, "width": 8},
+     "do_color_quantize": False},
+]  # fmt: skip
+
+
+def check_numbers(raw):
+    reference = ImageGPTImageProcessorPil(
+        **{
+            **{key: value for key, value in raw.items() if not key.endswith("_type")},
+            "size": dict(make_settings(raw).size),
+        }
+    )
+    ours = Processor(make_settings(raw))
+    for image in pictures():
+        theirs = reference(image, return_tensors="pt")[ours.gives]
+        found = ours(image)
+        assert found.dtype == theirs.dtype
+        assert torch.equal(found, theirs)
+
+
+@pytest.mark.parametrize("raw", NUMBERED, ids=range(len(NUMBERED)))
+def test_numbers_of_colours_are_the_processors_bit_for_bit(raw, tmp_path):
+    check_numbers(raw)
+    fresh = Processor(make_settings(raw))
+    fresh.save(tmp_path)
+    assert load_processor(tmp_path).settings == fresh.settings
+    theirs = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    image = next(pictures())
+    assert torch.equal(fresh(image), theirs(image, return_tensors="pt")[fresh.gives])
+
+
+def test_colours_that_are_painted_are_found_again():
+    settings = make_settings(NUMBERED[0])
+    image = next(pictures())
+    numbers = Processor(settings)(image)
+    painted = paint(numbers.numpy(), settings.clusters, (9, 9))
+    assert painted.shape == (1, 9, 9, 3)
+    assert torch.equal(Processor(settings)(painted[0]), numbers)
+
+
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        ({}, "clusters has no colours"),
+        ({"clusters": [[1, 2]]}, "red, green, blue"),
+        ({"clusters": [1.0]}, "red, green, blue"),
+        ({"clusters": [["a", 0, 0]]}, "must be a number"),
+        ({"clusters": COLOURS, "do_center_crop": True}, "do_center_crop"),
+    ],
+)
+def test_colours_that_are_none_are_refused(field, why):
+    with pytest.raises(DataError, match=why):
+        make_settings({"image_processor_type": "ImageGPTImageProcessor", **field})
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "CMYK", "YCbCr"])

@@ -15,10 +15,12 @@ from allformer.config import (
     Attention,
     Axial,
     Block,
+    BlockSparse,
     BucketBias,
     DecoderOnly,
     EncoderOnly,
     Feed,
+    GlobalWindow,
     LMHead,
     Local,
     Stack,
@@ -27,6 +29,7 @@ from allformer.config import (
     repeat,
 )
 from allformer.core.chunks import Ring, filled, weigh
+from allformer.core.kernels import flex
 from allformer.core.kernels.rings import attend_ring, ring_blocks
 from allformer.core.mixers import lsh
 from allformer.core.mixers.lsh import _buckets
@@ -511,10 +514,27 @@ def test_the_kernel_is_the_formula(mixer, causal, padded):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(
+    "mixer", [LSH(64, 4, seed=1), Local(64), BlockSparse(64), GlobalWindow(99, 99)]
+)
+def test_lengths_that_share_a_kernel_are_the_formula(mixer, monkeypatch):
+    """Where so many came before that none has a kernel of its own any more."""
+    monkeypatch.setattr(flex, "SHAPES", 0)
+    monkeypatch.setattr(flex, "_shapes", set())
+    model = big(mixer, False)
+    for length in (4000, 4600):
+        ids, found = tokens(2, length).cuda(), []
+        for how in ({"kernel": "eager"}, {}):
+            (states,) = model.states(input_ids=ids, dtype=torch.bfloat16, **how).values()
+            found.append(states.float())
+        assert (found[0] - found[1]).norm() < 0.02 * found[0].norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_kernel_is_chosen_on_a_gpu(monkeypatch):
     called = []
     plain = lsh.attend_ring
-    monkeypatch.setattr(lsh, "attend_ring", lambda *args: called.append(0) or plain(*args))
+    monkeypatch.setattr(lsh, "attend_ring", lambda *a, **b: called.append(0) or plain(*a, **b))
     with torch.no_grad():
         big(LSH(64, 2, seed=1), True).states(input_ids=tokens(1, 4096).cuda(), dtype=torch.bfloat16)
     assert called

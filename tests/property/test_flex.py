@@ -190,7 +190,7 @@ def test_many_lengths_stay_compiled(monkeypatch):
         return torch.compile(call, backend=note, dynamic=not own)
 
     monkeypatch.setattr(flex, "_compiled", functools.cache(compiled))
-    monkeypatch.setattr(flex, "COMPILES", True)
+    monkeypatch.setattr(flex, "ON", ("cpu", "cuda"))
     monkeypatch.setattr(flex, "_shapes", set())
     monkeypatch.setattr(flex, "SHAPES", 9)
     torch._dynamo.reset()
@@ -276,7 +276,6 @@ def test_on_a_gpu_memory_grows_with_the_length():
 @ON_GPU
 def test_on_a_gpu_packed_rows_of_any_length_are_the_formulas(monkeypatch):
     """Of many lengths, all but the first few by the kernel for any length, there and back."""
-    monkeypatch.setattr(flex, "COMPILES", True)
     monkeypatch.setattr(flex, "_shapes", set())
     monkeypatch.setattr(flex, "SHAPES", 2)
     cuda = torch.device("cuda")

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from allformer.config import Attention, Block, EncoderDecoder, Feed
+from allformer.core.graph import Captured
 from allformer.core.model import EncoderDecoderModel, build
 from allformer.train.batch import Frame, moved
 from allformer.train.objectives.seq2seq import PairBatch
@@ -91,3 +92,10 @@ def test_a_restored_stepper_replays_what_it_was_given():
     for index in STEPS:
         mine, hers = step([batch(index)], 1e-3), other([batch(index)], 1e-3)
         assert float(mine.loss) == pytest.approx(float(hers.loss), rel=1e-4)
+
+
+def test_after_a_capture_that_failed_numbers_can_be_drawn():
+    number = torch.ones((), device="cuda")
+    with pytest.raises(RuntimeError):
+        Captured(lambda: torch.rand(3, device="cuda") * number.item())
+    assert torch.rand(3, device="cuda").isfinite().all()

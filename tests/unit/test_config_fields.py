@@ -34,6 +34,11 @@ CONFIGS = {
     "dinov2_with_registers": hf.Dinov2WithRegistersConfig,
     "siglip": hf.SiglipConfig, "siglip_text_model": hf.SiglipTextConfig,
     "siglip_vision_model": hf.SiglipVisionConfig,
+    "imagegpt": hf.ImageGPTConfig,
+    "yolos": hf.YolosConfig,
+    "detr": lambda: hf.DetrConfig(
+        use_timm_backbone=False, backbone_config=hf.ResNetConfig(out_features=["stage4"])
+    ),
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ LEVELS = [
     {"json_file", "metrics"},
     {"config"},
     {"core"},
-    {"count", "families"},
+    {"codecs", "count", "families"},
     {"text", "data", "images"},
     {"checkpoint"},
     {"train", "generate", "explain", "auditor", "tune"},

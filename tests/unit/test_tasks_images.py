@@ -258,6 +258,43 @@ def test_the_command_line_embeds_and_compares(there, tmp_path):
     )
 
 
+def test_a_search_gives_the_nearest_images_of_a_text_and_texts_of_an_image(there):
+    kit, paths = af.open_image_pipeline(there / "clip"), photos(there)
+    scores = af.image_similarity(kit, paths, WORDS)
+    found = af.search_images(kit, WORDS[2], paths, top=2)
+    order = scores[:, 2].argsort(descending=True).tolist()
+    assert [match.index for match in found] == order[:2]
+    assert found[0].found == paths[order[0]]
+    assert found[0].score == pytest.approx(scores[:, 2].max().item(), abs=1e-5)
+    every = af.search_images(kit, WORDS, paths)
+    assert [x.index for x in every[2]] == order
+    texts = af.search_texts(kit, paths, WORDS, top=1)
+    assert [x[0].found for x in texts] == [WORDS[i] for i in scores.argmax(1).tolist()]
+    assert af.search_texts(kit, paths[1], WORDS)[0].index == texts[1][0].index
+    with pytest.raises(ConfigError, match="top=0"):
+        af.search_images(kit, "a", paths, top=0)
+
+
+def test_the_command_line_searches_a_folder_and_ranks_texts(there, tmp_path):
+    clip, folder = there / "clip", there / "photos"
+    scores = af.image_similarity(clip, photos(there), WORDS)
+    lines = run("similarity", clip, *WORDS, "--image", folder, "--top", 1, "--json").output
+    rows = [json.loads(line) for line in lines.splitlines()]
+    best = [photos(there)[i] for i in scores.argmax(0).tolist()]
+    assert [(x["text"], x["image"], x["rank"]) for x in rows] == [
+        (text, path, 1) for text, path in zip(WORDS, best, strict=True)
+    ]
+    (tmp_path / "texts.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    asked = ("--image", photos(there)[0], "--file", tmp_path / "texts.txt")
+    rows = [json.loads(x) for x in run("similarity", clip, *asked, "--json").output.splitlines()]
+    order = [WORDS[i] for i in scores[0].argsort(descending=True).tolist()]
+    assert [(x["text"], x["rank"]) for x in rows] == list(zip(order, range(1, 4), strict=True))
+    shown = run("similarity", clip, "ship", "--image", folder, "--top", 2).output
+    assert len(shown.splitlines()) == 3
+    refused = run("similarity", clip, "a", "b", "--top", 2)
+    assert "is for --image" in str(refused.exception)
+
+
 def test_the_command_line_refuses_in_one_line(there, tmp_path):
     for args, said in (
         (("classify-image", there / "vit", tmp_path), "holds no images"),

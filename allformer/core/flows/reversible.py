@@ -35,11 +35,12 @@ Streams = tuple[Tensor, Tensor]
 class Reversible(Flow):
     """Both streams begin as what the source gave, and are given side by side, … 2·dim.
 
-    They are held in at least fp32: what is subtracted must be what was added.
+    To be trained they are held in at least fp32: what is subtracted must be what was added.
     """
 
     def forward(self, x: Tensor, runs: list[Run], draws: bool) -> Tensor:
-        streams = widen(x), widen(x)
+        wide = widen(x) if torch.is_grad_enabled() else x
+        streams = wide, wide
         if torch.is_grad_enabled() and not listening() and not torch.compiler.is_compiling():
             streams = _reversed(*streams, runs, x.dtype, draws, *_weights(runs))
         else:

@@ -15,13 +15,17 @@ C chunks, L tokens of a chunk.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from allformer.core.fused import trains
+
 CHUNK = 128
+SIZES = (16, 32, 64, 128)  # of heads that the kernel takes
 
 
 class Sums(NamedTuple):
@@ -83,6 +87,49 @@ def causal_attention(
     out = out.transpose(2, 3).reshape(batch, q.shape[1], chunks * length, -1)[:, :, : q.shape[2]]
     last = None if highest is None else highest[:, :, -1]
     return out, Sums(known.values[:, :, -1], known.mass[:, :, -1], last)
+
+
+def fused_serves(device: torch.device, dtype: torch.dtype, size: int) -> bool:
+    """Whether `fused_elu` has a kernel here: bf16 on a GPU (fp16 has no room for 1/Σ φ(q)·φ(k))."""
+    if torch.compiler.is_compiling() or dtype != torch.bfloat16 or size not in SIZES:
+        return False
+    return trains(device, dtype) and _roomy(device, size)
+
+
+@cache
+def _roomy(device: torch.device, size: int) -> bool:
+    """Whether the sums of a head of 128 fit: they take 160 KiB on a multiprocessor."""
+    chip: Any = torch.cuda.get_device_properties(device)
+    return size < SIZES[-1] or chip.shared_memory_per_block_optin >= 160 * 1024
+
+
+def fused_elu(x: Tensor, keep: Tensor | None, heads: int, groups: int, size: int) -> Tensor:
+    """`causal_attention` with φ = elu + 1 from the fused projection: x B T (H+2G)·D, and keep B T
+    (False at padding) → B T H·D."""
+    apply: Any = _FusedElu.apply
+    out: Tensor = apply(
+        x, None if keep is None else keep.to(torch.uint8).contiguous(), heads, groups, size
+    )
+    return out
+
+
+class _FusedElu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, keep: Tensor | None, *shape: int) -> Tensor:
+        from allformer.core.fused.gpu import linear_attention as gpu
+
+        out: Tensor
+        out, inverse = gpu.linear_attention(x, keep, *shape)
+        ctx.save_for_backward(x, keep, out, inverse)
+        ctx.shape = shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        from allformer.core.fused.gpu import linear_attention as gpu
+
+        dx = gpu.linear_attention_backward(grads[0], *ctx.saved_tensors, *ctx.shape)
+        return dx, None, None, None, None
 
 
 def attention_weights(q: Tensor, k: Tensor, top: Tensor | None, causal: bool) -> Tensor:

@@ -70,7 +70,7 @@ class AdaptiveHead(LMHead):
     def vocab(self) -> int:
         return self.source.vocab
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, where: Tensor | None = None) -> Tensor:
         """… dim → … V, in at least fp32."""
         parts = []
         first = widen(F.linear(*self._pieces(0, hidden))).log_softmax(-1)

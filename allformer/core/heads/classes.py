@@ -17,7 +17,7 @@ from allformer.core.activation import ACT
 from allformer.core.heads.head import Head, Hidden
 from allformer.core.linear import Linear
 from allformer.core.loss import IGNORE, Sums, check_targets, class_sums, entropy_sums
-from allformer.core.pooling import at, last
+from allformer.core.pooling import at, last, mean_of
 from allformer.core.registry import implements
 from allformer.core.taps import tap
 from allformer.errors import ConfigError
@@ -57,9 +57,11 @@ class ClassHead(Head):
             return hidden.pooled
         if self.config.at == "first":
             return hidden.grid[:, 0]
+        if self.config.at == "mean":
+            return tap(self, "mean", mean_of(hidden.grid, hidden.keep))
         if "patches" in self.config.at:
             source: Any = self.stack.source
-            mean = tap(self, "mean", hidden.grid[:, source.front :].mean(1))
+            mean = tap(self, "mean", hidden.grid[:, source.patches].mean(1))
             alone = self.config.at == "patches"
             return mean if alone else torch.cat([hidden.grid[:, 0], mean], -1)
         return at(hidden.grid, self._last(hidden))

@@ -60,11 +60,28 @@ class Contrast(Head):
                 f"return_loss=True with {texts} texts and {images} images: text i belongs to "
                 f"image i; give as many of each"
             )
-        if self.bias is not None:  # each pair by itself: it belongs together, or it does not
-            sign = 2 * torch.eye(texts, dtype=scores.dtype, device=scores.device) - 1
-            return -F.logsigmoid(sign * scores).sum(-1).mean()
-        own = torch.arange(texts, device=scores.device)
-        return (F.cross_entropy(scores, own) + F.cross_entropy(scores.t(), own)) / 2
+        own = torch.eye(texts, dtype=scores.dtype, device=scores.device)
+        if self.bias is not None:
+            return each_pair(scores, own).mean()
+        return (one_way(scores, own) + one_way(scores.t(), own)).mean() / 2
+
+
+def one_way(scores: Tensor, belongs: Tensor) -> Tensor:
+    """−Σⱼ qᵢⱼ log softmax(s)ᵢⱼ of each row, n m → n: how far it is from finding its own (InfoNCE).
+
+    `belongs` n m says how much each column belongs to the row, 0 to 1, and q is what that makes of
+    1: a row that has several columns (equal captions) is not to tell them from each other. Of a row
+    that has none, nothing is asked.
+    """
+    total = belongs.sum(-1)
+    found = total * scores.logsumexp(-1) - (belongs * scores).sum(-1)
+    return found / torch.where(total > 0, total, 1)
+
+
+def each_pair(scores: Tensor, belongs: Tensor) -> Tensor:
+    """−Σⱼ bᵢⱼ log σ(sᵢⱼ) + (1 − bᵢⱼ) log σ(−sᵢⱼ) of each row, n m → n: each pair by itself belongs
+    together, or it does not (SigLIP)."""
+    return F.binary_cross_entropy_with_logits(scores, belongs, reduction="none").sum(-1)
 
 
 def unit(x: Tensor) -> Tensor:

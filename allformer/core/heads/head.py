@@ -27,6 +27,7 @@ class Hidden(NamedTuple):
     ids: Tensor | None = None  # of the text, B T
     pooled: Tensor | None = None  # B dim
     inputs: Mapping[str, Any] = NOTHING  # of the first stack, as the caller gave them
+    layers: Tensor | None = None  # L B T dim: the states after each layer, the last ones' too
 
     @property
     def keep(self) -> Tensor | None:
@@ -45,7 +46,8 @@ class Head(nn.Module):
     `gives` are the names of its outputs, `targets` those of the arguments that it learns from.
     `reads_first`: it reads the first column, padding or not. `reads_padding`: with targets, or
     if it has none, it reads every column. `writes`: what it gives is text, so the decoder of an
-    encoder-decoder reads what was written, not the input again.
+    encoder-decoder reads what was written, not the input again. `reads_layers`: in training it
+    reads the states after each layer too.
     """
 
     gives: tuple[str, ...] = ("logits",)
@@ -53,6 +55,7 @@ class Head(nn.Module):
     reads_first = False
     reads_padding = False
     writes = False
+    reads_layers = False
 
     def __init__(self, head: Any, stack: config.Stack, path: str, **given: Any) -> None:
         """`given` is for those who want it: `table`, the embedding of the stack below, and

@@ -37,7 +37,7 @@ class PixelHead(Head):
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
         source: Any = self.stack.source
         rows, columns = source.cut(*hidden.inputs["pixel_values"].shape[2:])
-        x = self.out(hidden.grid[:, source.front :])  # B N C·S·S
+        x = self.out(hidden.grid[:, source.patches])  # B N C·S·S
         x = x.transpose(1, 2).unflatten(2, (rows, columns))
         return {"reconstruction": tap(self, "pixels", F.pixel_shuffle(x, self.config.stride))}
 

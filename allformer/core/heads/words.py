@@ -33,6 +33,7 @@ class LMHead(Head):
     """logits = h Wᵀ (+ b), where W is the target embedding when tied (paper, section 3.4)."""
 
     writes = True
+    placed = False  # what it scores depends on where a state stands
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class LMHead(Head):
     ) -> None:
         super().__init__(head, stack, path)
         self.ahead = ahead
-        vocab, width = table.weight.shape
+        vocab, width = head.words(stack), table.weight.shape[1]
         dim = stack.states
         self.transform = None
         if head.transform is not None:
@@ -64,8 +65,8 @@ class LMHead(Head):
         if self.has_offset:
             nn.init.zeros_(self.offset)  # type: ignore[arg-type]
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """… dim → … vocab"""
+    def forward(self, hidden: Tensor, where: Tensor | None = None) -> Tensor:
+        """… dim → … vocab; `where` is for heads that are `placed`."""
         hidden = self.prepare(hidden)
         scores = matmul(hidden, self.table.weight.to(hidden.dtype), self.addend(hidden.dtype))
         return tap(self, "logits", scores)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 BLOCK = 128
+ON = ("cuda",)  # devices for which it is compiled: there are kernels
 LONG = 2048  # places in a row: for shorter ones a mask is cheap
 SIZES = (16, 32, 64, 128, 256)
-COMPILES = torch.cuda.is_available()
 SHAPES = 16  # have a kernel of their own; what comes after shares one
 
 
@@ -60,10 +60,10 @@ def call_flex(q: Tensor, k: Tensor, v: Tensor, blocks: BlockMask, scale: float, 
     """q B H T D, k and v B G S D → B H T D, by a compiled kernel whatever the shapes.
 
     Left to itself torch gives up after eight kinds of call, and then computes all pairs. `more` is
-    for FlexAttention itself; without a GPU only tests come here, and nothing is compiled.
+    for FlexAttention itself; on a CPU only tests come here, and nothing is compiled.
     """
     more |= {"block_mask": blocks, "scale": scale, "enable_gqa": q.shape[1] != k.shape[1]}
-    if torch.compiler.is_compiling() or not COMPILES:
+    if torch.compiler.is_compiling() or q.device.type not in ON:
         return flex_attention(q, k, v, **more)
     shape = (q.shape, k.shape)
     if len(_shapes) < SHAPES:
@@ -95,10 +95,11 @@ def window_blocks(scene: Scene, reach: tuple[int, int], dilation: int = 1) -> Bl
     """Who may look at whom, block by block: within reach, in the same row, not ahead if causal."""
     left, right = reach
     right = 0 if scene.causal else right
+    low = -left  # a kernel for any shape takes numbers, but no sums of them
     layout = scene.query
 
     def near(far: Tensor) -> Tensor:
-        inside = (far >= -left) & (far <= right)
+        inside = (far >= low) & (far <= right)
         return inside if dilation == 1 else inside & (far % dilation == 0)
 
     if isinstance(layout, Packed):

@@ -39,8 +39,10 @@ def global_blocks(
     there = _full(keep, True, size, device)
     marked = _full(marks, False, size, device) & there
 
+    low = -left  # a kernel for any shape takes numbers, but no sums of them
+
     def may(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        near = (k - q >= -left) & (k - q <= right)
+        near = (k - q >= low) & (k - q <= right)
         return (near | marked[b, k]) & there[b, k]
 
     number = torch.arange(-(-width // BLOCK), device=device)

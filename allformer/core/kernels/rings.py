@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,23 +25,13 @@ if TYPE_CHECKING:
     from allformer.core.chunks import Ring
     from allformer.core.mixers.mixer import Scene
 
-LENGTHS = 32  # it is compiled for each; texts of ever other lengths go by the plain form
-ALONE = -1e5  # a query's score with itself, where it may not look at itself unless alone
-
 
 def serves(scene: Scene, own: Ring, tokens: int, size: int, drops: bool) -> bool:
     """Whether the kernel is for this: long rows in half precision on a GPU, without dropout."""
     long = tokens >= LONG and tokens // own.size > own.before + own.after
     fast = scene.kernel == "fast" and not drops and not listening()
     on_gpu = scene.device.type == "cuda" and has_triton()
-    if not (long and fast and on_gpu and scene.dtype in HALF and size in SIZES):
-        return False
-    if len(_lengths) < LENGTHS:
-        _lengths.add(tokens)
-    return tokens in _lengths
-
-
-_lengths: set[int] = set()  # that the kernel was compiled for
+    return long and fast and on_gpu and scene.dtype in HALF and size in SIZES
 
 
 def ring_blocks(own: Ring, tokens: int, device: torch.device) -> BlockMask:
@@ -48,24 +39,27 @@ def ring_blocks(own: Ring, tokens: int, device: torch.device) -> BlockMask:
 
     Only blocks that may be near are listed: nothing is as large as all pairs of them.
     """
-    chunks = tokens // own.size
+    return _ring_blocks(own.size, (own.before, own.after), tokens, str(device))
+
+
+@lru_cache(maxsize=64)
+def _ring_blocks(size: int, reach: tuple[int, int], tokens: int, on: str) -> BlockMask:
+    chunks, device = tokens // size, torch.device(on)
 
     def first(block: Tensor) -> Tensor:  # chunk of a block
-        return block * BLOCK // own.size
+        return block * BLOCK // size
 
     def last(block: Tensor) -> Tensor:
-        return ((block + 1) * BLOCK).clamp_max(tokens).sub(1) // own.size
+        return ((block + 1) * BLOCK).clamp_max(tokens).sub(1) // size
 
     def meet(q: Tensor, k: Tensor) -> Tensor:
-        low, high = first(q) - own.before, last(q) + own.after  # chunks that are looked at
+        low, high = first(q) - reach[0], last(q) + reach[1]  # chunks that are looked at
         turns = [(first(k) + n <= high) & (last(k) + n >= low) for n in (-chunks, 0, chunks)]
         return turns[0] | turns[1] | turns[2]
 
     count = -(-tokens // BLOCK)
     # a chunk may begin almost one chunk before the block that it reaches into
-    before, after = (
-        min(-(-(n + 1) * own.size // BLOCK) + 1, count) for n in (own.before, own.after)
-    )
+    before, after = (min(-(-(n + 1) * size // BLOCK) + 1, count) for n in reach)
     kv = _near(count, before, after, meet, device)
     q = _near(count, after, before, lambda k, q: meet(q, k), device)
     blocks: BlockMask = BlockMask(
@@ -93,8 +87,9 @@ def _near(
 
 
 def attend_ring(
-    q: Tensor, k: Tensor, v: Tensor, places: Tensor, own: Ring, blocks: BlockMask, itself: bool
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, places: Tensor, own: Ring, blocks: BlockMask, itself: bool,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q, k, v B H N D in order, at `places` (B H N) → the context, and how much each has seen.
 
     Not `itself`: a query looks at its own place only where there is nothing else.
@@ -106,27 +101,32 @@ def attend_ring(
     mine = copy.copy(blocks)
     mine.mask_mod = mask
     asked = AuxRequest(lse=True)
-    out, aux = call_flex(q, k, v, mine, 1.0, score_mod=score, return_aux=asked)
+    out, aux = call_flex(q, k, v, mine, scale, score_mod=score, return_aux=asked)
     return out, aux.lse
 
 
 def _hiding(at: Tensor, keep: Tensor | None, own: Ring, chunks: int) -> Any:
     """Flex's mask: True = may look. Everybody may look at its own place: no row is empty."""
-    size, before, after, causal = own.size, own.before, own.after, own.causal
+    size, causal = own.size, own.causal
+    # A kernel for any shape takes numbers, but no sums of them.
+    first, reach = own.before + chunks, own.before + own.after
 
     def may(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        far = (k // size - q // size + before + chunks) % chunks  # 0 … before + after are near
+        far = (k // size - q // size + first) % chunks  # 0 … reach are near
         here, there = at[b, h, q], at[b, h, k]
         seen = here >= there if causal else here >= 0
         if keep is not None:
             seen = seen & keep[b, there]
-        return (far <= before + after) & (seen | (here == there))
+        return (far <= reach) & (seen | (here == there))
 
     return may
 
 
 def _alone(at: Tensor) -> Any:
+    """A query's score with itself, where it may not look at itself unless alone. Written out: a
+    kernel for any shape takes no floating-point number from outside."""
+
     def score(x: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return torch.where(at[b, h, q] == at[b, h, k], ALONE, x)
+        return torch.where(at[b, h, q] == at[b, h, k], -1e5, x)
 
     return score

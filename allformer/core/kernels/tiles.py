@@ -25,10 +25,12 @@ Added = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Tiles(NamedTuple):
-    """What FlexAttention is given: who sees whom, and what is added to the scores."""
+    """What FlexAttention is given: who sees whom, what is added to the scores, and how its kernel
+    is made."""
 
     mask: BlockMask
     added: Added | None
+    options: dict[str, int] | None = None
 
 
 def fits(device: torch.device, dtype: torch.dtype, size: int, block: int) -> bool:
@@ -54,9 +56,12 @@ def make_tiles(
     pair = _pair(slots.columns[..., 5:], block, blocks)
     mask = BlockMask.from_kv_blocks(*lists, BLOCK, pair, (length, length))
     if repeated:
-        return Tiles(mask, _first_more(block, blocks, log(1 + repeated)))
+        more = torch.full((), log(1 + repeated), device=table.device)
+        return Tiles(mask, _first_more(block, blocks, more))
     if bool((table > 1).any()):
-        return Tiles(mask, _by_table(table.clamp_min(1).float().log(), block))
+        logs = table.clamp_min(1).float().log()
+        # Stages that read ahead would keep a tile of these numbers each: more than a GPU has room.
+        return Tiles(mask, _by_table(logs, block), {"num_stages": 1})
     return Tiles(mask, None)
 
 
@@ -76,7 +81,8 @@ def pad_tiles(tiles: Tiles, keep: Tensor) -> Tiles:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, scale: float) -> Tensor:
     """q B H T D, k and v B G T D → B H T D."""
-    out: Tensor = call_flex(q, k, v, tiles.mask, scale, score_mod=tiles.added)
+    more = {"score_mod": tiles.added, "kernel_options": tiles.options}
+    out: Tensor = call_flex(q, k, v, tiles.mask, scale, **more)
     return out
 
 
@@ -115,7 +121,8 @@ def _pair(random: Tensor, block: int, blocks: int) -> Pair:
     return pair
 
 
-def _first_more(block: int, blocks: int, more: float) -> Added:
+def _first_more(block: int, blocks: int, more: Tensor) -> Added:
+    """`more` is a tensor: a kernel for any shape takes no floating-point number from outside."""
     last = blocks - 1
 
     def added(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:

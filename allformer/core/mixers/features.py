@@ -22,6 +22,8 @@ from allformer.core.fused.linear_attention import (
     Sums,
     attention_weights,
     causal_attention,
+    fused_elu,
+    fused_serves,
     whole_attention,
 )
 from allformer.core.layout import Layout
@@ -30,16 +32,18 @@ from allformer.core.precision import widen
 from allformer.core.registry import implements
 from allformer.core.relatives.relative import Extra
 from allformer.core.states import Recurrent, State
-from allformer.core.taps import listening_exactly, tap
+from allformer.core.taps import listening, listening_exactly, tap
 from allformer.errors import ConfigError
 
 
 class Plan(NamedTuple):
-    """`pairs`: by the formula, for each pair (kernel="eager")."""
+    """`pairs`: by the formula, for each pair (kernel="eager"). `fused`: by the kernel that reads
+    the projections where they lie."""
 
     layout: Layout
     causal: bool
     pairs: bool = False
+    fused: bool = False
 
 
 @implements(config.Features)
@@ -77,10 +81,19 @@ class Features(Mixer):
                 f"among processes; train with data or pipeline parallelism"
             )
         pairs = scene.kernel == "eager" and not scene.cached
-        return Plan(scene.query, scene.causal, pairs)
+        plain = scene.causal and not (self.favor or scene.cached or pairs or listening())
+        fused = plain and fused_serves(scene.device, scene.dtype, self.size)
+        return Plan(scene.query, scene.causal, pairs, fused)
 
     def new_state(self, causal: bool) -> State:
         return Recurrent()
+
+    def takes_whole(self, plan: Plan) -> bool:
+        return plan.fused
+
+    def whole(self, x: Tensor, memory: Tensor | None, plan: Plan, seed: Tensor | None) -> Tensor:
+        grid, shape = plan.layout.to_grid(x), (self.heads, self.groups, self.size)
+        return plan.layout.lay(fused_elu(grid, plan.layout.keep, *shape))
 
     def put(self, x: Tensor, plan: Plan, key: bool) -> Tensor:
         """Packed rows on their grid."""

@@ -97,10 +97,11 @@ class Local(Mixer):
         own = plan.ring
         if self.groups != self.heads:
             k, v = (x.repeat_interleave(self.heads // self.groups, 1) for x in (k, v))
-        q, k, v = (own.fill(x) for x in (q, k * self.scale, v))  # B H length D
+        q, k, v = (own.fill(x) for x in (q, k, v))  # B H length D
         if plan.blocks is not None:
             at = torch.arange(own.length, device=q.device)
-            return attend_ring(q, k, v, at, own, plan.blocks, itself=True)[0]
+            return attend_ring(q, k, v, at, own, plan.blocks, itself=True, scale=self.scale)[0]
+        k = k * self.scale
         q, k, v = own.cut(q), own.cut(k), own.cut(v)  # B H C c D
         k, v = own.look(k), own.look(v)  # B H C w D
         scores = q @ k.transpose(-1, -2)  # B H C c w

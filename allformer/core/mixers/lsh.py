@@ -8,7 +8,7 @@ c length of a chunk, w keys of a chunk, D head size.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from allformer import config
 from allformer.core.chunks import ALONE, HIDDEN, Ring, past_of, ring, weigh
+from allformer.core.fused.sorting import farthest, merge_rounds, merged, moved
 from allformer.core.kernels.rings import attend_ring, ring_blocks, serves
 from allformer.core.layout import Layout
 from allformer.core.mixers.mixer import Mixer, Scene
@@ -98,17 +99,16 @@ class LSH(Mixer):
         ranks = torch.arange(own.length, device=qk.device).expand_as(order)
         back = torch.empty_like(order).scatter_(-1, order, ranks)  # where each token has gone
         each = (*qk.shape[:2], order.shape[2], *qk.shape[2:])
-        sorted_qk, sorted_v = (
-            _moved(x[:, :, None].expand(each), order, back).flatten(2, 3) for x in (qk, v)
-        )  # B H R·L D
+
+        def sort(x: Tensor) -> Tensor:  # B H L D → B H R·L D
+            return moved(x[:, :, None].expand(each), order, back).flatten(2, 3)
+
         if plan.blocks is not None:
-            k, at = self._keys(sorted_qk), order.flatten(2)
-            context, total = attend_ring(sorted_qk, k, sorted_v, at, own, plan.blocks, False)
+            q, k, u = sort(qk), sort(self._keys(qk)), sort(v)
+            context, total = attend_ring(q, k, u, order.flatten(2), own, plan.blocks, False)
         else:
-            context, total = self._attend(sorted_qk, sorted_v, order.flatten(2), own)
-        context = _moved(context.view(each), back, order)[:, :, :, :width]
-        total = _moved(total.view(each[:-1]), back, order)[..., :width]
-        return _merged(context, total)
+            context, total = self._attend(sort(qk), sort(v), order.flatten(2), own)
+        return merged(context.view(each), total.view(each[:-1]), order, back, width)
 
     def _order(
         self, qk: Tensor, own: Ring, hashes: Hashes, state: State | None, width: int
@@ -193,7 +193,7 @@ class LSH(Mixer):
             scores = scores.masked_fill(~there, HIDDEN.get(scores.dtype, -1e9))
         scores = scores.masked_fill(places == qk.shape[2] - 1, ALONE.get(scores.dtype, -1e5))
         weights, total = weigh(scores)
-        return _merged((weights[..., None, :] @ v), total[..., None])
+        return merge_rounds((weights[..., None, :] @ v), total[..., None])
 
 
 @torch.no_grad()
@@ -204,7 +204,7 @@ def _buckets(qk: Tensor, hashes: Hashes, keep: Tensor | None) -> Tensor:
     for turns in hashes.turns.unbind(2):  # a round at a time: scores of all buckets are large
         bucket, times = torch.zeros((), dtype=torch.long, device=qk.device), 1
         for part in torch.split(qk @ turns, halves, dim=-1):
-            bucket = bucket + times * torch.cat([part, -part], -1).argmax(-1)
+            bucket = bucket + times * farthest(part)
             times *= 2 * part.shape[-1]
         rounds.append(bucket)
     buckets = torch.stack(rounds, 2)
@@ -213,35 +213,3 @@ def _buckets(qk: Tensor, hashes: Hashes, keep: Tensor | None) -> Tensor:
 
 def _itself(query: Tensor, key: Tensor) -> Tensor:
     return query[..., None] == key[..., None, :]
-
-
-def _merged(context: Tensor, total: Tensor) -> Tensor:
-    """The rounds by how much each has seen: B H R T D, B H R T → B H T D."""
-    if context.shape[2] == 1:
-        return context[:, :, 0]
-    share = total.softmax(2).to(context.dtype)
-    return (context * share[..., None]).sum(2)
-
-
-class _Moved(torch.autograd.Function):
-    """Tokens to other places: its backward moves gradients back, where autograd would sum them up
-    for any index."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, back: Tensor) -> Tensor:
-        ctx.save_for_backward(back)
-        return _pick(x, order)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        (back,) = ctx.saved_tensors
-        return _pick(grads[0], back), None, None
-
-
-def _pick(x: Tensor, order: Tensor) -> Tensor:
-    if x.ndim == order.ndim:
-        return x.gather(3, order)
-    return x.gather(3, order[..., None].expand(*order.shape, x.shape[-1]))
-
-
-_moved: Any = _Moved.apply

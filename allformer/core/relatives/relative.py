@@ -22,6 +22,8 @@ class Relation:
 
     turns = False  # queries and keys
     adds = False  # to the scores
+    own: Tensor | None = None  # added before queries and keys are projected
+    other: Tensor | None = None  # and before the keys of what is looked at across
 
     def turn(self, heads: Tensor) -> Tensor:
         """Queries and keys, … heads D, by the places where they stand."""

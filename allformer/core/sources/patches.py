@@ -1,7 +1,7 @@
 """Patches: an image becomes a sequence by one matrix product.
 
 Legend: B images, C channels, P pixels of a patch's side, H rows and W columns of patches, N = H·W,
-F tokens before them.
+F tokens before them, E tokens behind.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class Patches(Source):
     distilled: nn.Parameter | None
     registers: nn.Parameter | None
     mask: nn.Parameter | None
+    behind: nn.Parameter | None
 
     def __init__(self, stack: config.Stack, path: str) -> None:
         super().__init__(stack, path)
         c: config.Patches = self.config
         self.project = Linear(c.channels * c.patch**2, stack.width, bias=c.bias)
         counts = {"cls": c.cls, "distilled": c.distilled, "registers": c.registers, "mask": c.mask}
+        counts["behind"] = c.behind
         for name, count in counts.items():
             rows = torch.empty(int(count), stack.width)
             self.register_parameter(name, nn.Parameter(rows) if count else None)
@@ -45,7 +47,7 @@ class Patches(Source):
 
     def reset_parameters(self) -> None:
         """Small random tokens; the vector of hidden patches starts as nothing."""
-        for name in ("cls", "distilled", "registers"):
+        for name in ("cls", "distilled", "registers", "behind"):
             if (rows := getattr(self, name)) is not None:
                 nn.init.normal_(rows, std=0.02)
         if self.mask is not None:
@@ -65,7 +67,7 @@ class Patches(Source):
         self._check_size(size, bool(inputs.get("interpolate_pos_encoding")), prefix)
         height, width = c.cut(*size)
         self._check_hidden(inputs.get("bool_masked_pos"), (rows, height * width), prefix)
-        return rows, c.front + height * width
+        return rows, c.front + height * width + c.behind
 
     def _check_size(self, size: tuple[int, int], asked: bool, prefix: str) -> None:
         """Refuse an image for which there are no positions."""
@@ -98,7 +100,7 @@ class Patches(Source):
             )
 
     def forward(self, side: Side, dtype: torch.dtype | None = None) -> Tensor:
-        """The tokens that the first layer reads, B F+N dim.
+        """The tokens that the first layer reads, B F+N+E dim.
 
         The matrix product is done in the compute dtype already: it is one like the layers' own.
         """
@@ -112,7 +114,8 @@ class Patches(Source):
         if hidden is not None:
             assert self.mask is not None  # `check` refuses it
             x = torch.where(hidden.bool()[..., None], self.mask.to(x.dtype), x)
-        return tap(self, "tokens", self._behind(self.cls, self.distilled, self.registers, x=x))
+        before = (self.cls, self.distilled, self.registers)
+        return tap(self, "tokens", self._around(before, x, self.behind))
 
     def cut(self, pixels: Tensor) -> Tensor:
         """B C H·P W·P → B N C·P·P: each patch as a convolution's kernel lies in memory."""
@@ -122,10 +125,15 @@ class Patches(Source):
         pixels = pixels.reshape(*pixels.shape[:2], height, side, width, side)  # B C H P W P
         return pixels.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
-    def _behind(self, *rows: Tensor | None, x: Tensor) -> Tensor:
-        """The same tokens before each image's patches."""
-        before = [r.to(x.dtype).expand(len(x), -1, -1) for r in rows if r is not None]
-        return torch.cat([*before, x], 1) if before else x
+    @staticmethod
+    def _around(before: tuple[Tensor | None, ...], x: Tensor, behind: Tensor | None) -> Tensor:
+        """The same tokens before and behind each image's patches."""
+        rows = [
+            x if row is x else row.to(x.dtype).expand(len(x), -1, -1)
+            for row in (*before, x, behind)
+            if row is not None
+        ]
+        return torch.cat(rows, 1) if len(rows) > 1 else x
 
     def _positions(self, side: Side, x: Tensor) -> Tensor:
         if not isinstance(self.stack.position, config.Plane):
@@ -134,6 +142,8 @@ class Patches(Source):
         c = self.config
         shape = c.cut(*side.inputs["pixel_values"].shape[2:])
         vectors: Tensor = self.position(shape, c.placed, x)
+        if len(vectors) < x.shape[1] - c.registers:  # a formula, which knows of patches alone
+            vectors = torch.cat([vectors, vectors.new_zeros(c.behind, vectors.shape[1])])
         if not c.registers:
             return vectors
         nowhere = vectors.new_zeros(c.registers, vectors.shape[1])

@@ -2,7 +2,7 @@
 
 splits = open_pictures("fashion-mnist")
 splits["train"][0]                      # Picture(pixels 28 × 28 × 1, label 9)
-splits["train"].labels                  # ("0", "1", …)
+splits["train"].labels                  # ("T-shirt/top", "trouser", …)
 """
 
 from __future__ import annotations
@@ -10,16 +10,11 @@ from __future__ import annotations
 from allformer.core.registry import import_all
 from allformer.data.pictures.open import FORMATS, SPLITS, open_pictures, reads
 from allformer.data.pictures.picture import Part, Picture, Pictures, fingerprint
+from allformer.data.pictures.public import PUBLIC, public_folder
 
 __all__ = [
-    "FORMATS",
-    "SPLITS",
-    "Part",
-    "Picture",
-    "Pictures",
-    "fingerprint",
-    "open_pictures",
-    "reads",
+    "FORMATS", "PUBLIC", "SPLITS", "Part", "Picture", "Pictures", "fingerprint", "open_pictures",
+    "public_folder", "reads",
 ]  # fmt: skip
 
 import_all(__name__, __path__)

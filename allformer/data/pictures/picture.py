@@ -22,8 +22,9 @@ class Picture:
     """`image` is its pixels, H W C uint8, or the file that has them; the rest is what is known.
 
     `boxes` are left, top, right, bottom in the picture's own pixels; `classes` says for each which
-    of the set's labels it shows, `masks` which pixels are the object's. Of `captions` there may be
-    several. `name` is what an error or a page calls it.
+    of the set's labels it shows, `masks` which pixels are the object's, `crowd` whether it is many
+    in one, which nobody is asked to tell apart. Of `captions` there may be several. `name` is what
+    an error or a page calls it.
     """
 
     image: Array | Path
@@ -33,6 +34,7 @@ class Picture:
     masks: Array | None = None  # n H W, bool
     captions: tuple[str, ...] = ()
     name: str = ""
+    crowd: Array | None = None  # n, bool
 
 
 class Pictures(Protocol):

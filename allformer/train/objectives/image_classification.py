@@ -27,6 +27,7 @@ from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import register
 from allformer.train.pictures.augment import AugmentedPictures
 from allformer.train.pictures.gallery import Gallery
+from allformer.train.pictures.labels import numbers_of
 from allformer.train.pictures.over_pictures import OverPictures
 from allformer.train.predictions import Predictions, Seen, calibrated
 from allformer.train.sections.section import Section
@@ -86,25 +87,7 @@ class ImageClassification(OverPictures[ImageBatch]):
 
     def numbers(self, pictures: Pictures) -> Array:
         """Of each picture the number of its label among ours: found by name."""
-        ours = {name: i for i, name in enumerate(self.labels)}
-        names = pictures.labels
-        if set(names) <= set(ours):
-            table = [ours[name] for name in names]
-        elif len(names) <= len(ours) and all(name.isdigit() for name in names):
-            table = list(range(len(names)))  # numbers, where the model has words
-        else:
-            odd = sorted(set(names) - set(ours))
-            raise DataError(
-                f"the pictures have labels that the model has not: {', '.join(odd[:5])}; it has "
-                f"{', '.join(self.labels[:20])}"
-            )
-        found = [pictures[i].label for i in range(len(pictures))]
-        if None in found:
-            raise DataError(
-                f"{pictures[found.index(None)].name or 'a picture'} has no label; objective="
-                f"{self.name!r} needs one for each"
-            )
-        return np.asarray(table, dtype=np.int64)[np.asarray(found, dtype=np.int64)]
+        return numbers_of(pictures, self.labels, self.name)
 
     def gallery(self, pictures: Pictures, say: Any) -> LabelledGallery:
         """One split, with its labels."""

@@ -48,13 +48,17 @@ class Objective(ABC, Generic[E, B]):
 
     name: ClassVar[str]  # under which it is registered
     words: ClassVar[bool] = True  # whether there is text, and so a tokeniser
+    waits: bool = False  # whether its loss waits for the device, so that no graph of it is made
     shape: ClassVar[str] = "encoder-decoder"  # of a model that the recipe gives as sizes alone
     Options: ClassVar[type[Section]] = NoOptions
     Data: ClassVar[type[Section]] = PathData
     # The losses that are added up, each a mean over its own labels: BERT's words and pairs.
     terms: tuple[str, ...] = ("nll",)
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
+    unit: ClassVar[str] = "tok"  # what a batch's `tokens` are, where a speed is shown
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
+    # The ranks that read other batches, for a loss that looks at all of a step; None: nobody else.
+    others: Any = None
     # What its recipes have unless they say otherwise, where that is not what a translator's have.
     usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"smoothing": 0.0}}
 
@@ -143,6 +147,10 @@ class Objective(ABC, Generic[E, B]):
     @abstractmethod
     def collate(self, examples: E, index: Array, frame: Frame | None = None) -> B:
         """The examples numbered `index` as one batch; with a `frame`, filled up to its size."""
+
+    def at(self, step: int) -> None:
+        """Step `step` comes next, the first is 1: what changes as training goes on, such as a
+        temperature, is a function of it alone. A captured step reads what is changed in place."""
 
     def ready(self, batch: B) -> B:
         """What is done to a batch on the device before the step: augmentation, whole batches at

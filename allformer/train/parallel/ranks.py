@@ -26,6 +26,7 @@ class Ranks:
     turn: tuple[int, int] = (0, 1)  # which of every so many micro-batches are this rank's
     framed = False  # whether micro-batches must all have one size
     told = ""  # what to say of it after the model's size
+    readers: Any = None  # the group of those that read different batches
     keeper: Any = None  # who writes checkpoints, where many do
 
     # --- beginning --------------------------------------------------------------------------------

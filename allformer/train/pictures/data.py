@@ -13,7 +13,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from allformer.config.check import Rule
-from allformer.data.pictures import SPLITS, Part, Pictures, open_pictures
+from allformer.data.pictures import (
+    PUBLIC,
+    SPLITS,
+    Part,
+    Pictures,
+    open_pictures,
+    public_folder,
+)
 from allformer.errors import DataError
 from allformer.train.sections.section import Section, at_least, one_of, positive
 
@@ -33,6 +40,7 @@ class PictureData(Section, section="data"):
     """
 
     path: str | None = None
+    corpus: str | None = None  # a public set by name, fetched unless `path` says where it lies
     format: str = "auto"
     validation: str | None = None  # a split of `path` (test), or other data; None: val, else held
     # out of train: so many pictures, or a share of them; None: 5 %, at most 5,000
@@ -56,9 +64,12 @@ class PictureData(Section, section="data"):
         return self._held_out(splits["train"], seed)
 
     def _splits(self) -> dict[str, Pictures]:
-        if self.path is None:
-            raise DataError("data.path is missing: say where the pictures are, or give --data DIR")
-        return open_pictures(self.path, self.format)
+        if self.path is None and self.corpus is None:
+            raise DataError(
+                "data.path is missing: say where the pictures are, give --data DIR, or name a "
+                f"public set: data.corpus={' or '.join(PUBLIC)}"
+            )
+        return open_pictures(self.path or public_folder(self.corpus or ""), self.format)
 
     def _named(self, splits: dict[str, Pictures]) -> Pictures:
         name = self.validation
@@ -85,18 +96,16 @@ class PictureData(Section, section="data"):
     def scored(self, path: str | None, split: str | None) -> tuple[str, PictureData]:
         """The section whose validation pictures are a split (None: test, else val, else all) of its
         own data or of another `path`, and what to call it."""
-        here = replace(self, path=path) if path is not None else self
+        here = self if path is None else replace(self, path=path, corpus=None, format="auto")
         splits = here._splits()
-        if path is None and split in (None, "val") and "test" not in splits and "val" not in splits:
+        held = path is None and self.validation is None and "val" not in splits
+        if held and (split == "val" or (split is None and "test" not in splits)):
             return "val", self  # which training held out
         name = split or next(x for x in ("test", "val", "train") if x in splits)
-        if name == "val" and name not in splits and path is None:
-            return name, self
         if name not in splits:
             raise DataError(
-                f"{here.path} has no {name} split; it has {', '.join(splits)}; try --split "
-                f"{next(iter(splits))}"
+                f"{here.path or here.corpus} has no {name} split; it has {', '.join(splits)}; try "
+                f"--split {next(iter(splits))}"
             )
-        return ("all" if len(splits) == 1 and split is None else name), replace(
-            here, validation=name
-        )
+        told = "all" if split is None and len(splits) == 1 else name
+        return told, replace(here, validation=name)

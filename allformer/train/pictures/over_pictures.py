@@ -31,6 +31,7 @@ class OverPictures(Objective[Gallery, B]):
     words = False
     shape = "image-encoder"
     perplexity = False
+    unit = "img"
     Data = PictureData
     # Rows say how large a batch is; the tokens of an image are known from its patches.
     usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -41,6 +42,7 @@ class OverPictures(Objective[Gallery, B]):
         super().__init__(recipe)
         self.pictures: tuple[Pictures, Pictures] | None = None
         self._galleries: tuple[Gallery, Gallery] | None = None
+        self._normal: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @property
     def data(self) -> PictureData:
@@ -209,8 +211,12 @@ class OverPictures(Objective[Gallery, B]):
     def normalised(self, pixels: Tensor) -> Tensor:
         """Bytes, or values from 0 to 1 in floating point, as the model reads them."""
         x = pixels if pixels.is_floating_point() else pixels.float().div_(255)
-        mean, std = (
-            torch.tensor(value, dtype=x.dtype).view(-1, 1, 1).to(x.device, non_blocking=True)
-            for value in (self.settings.image_mean, self.settings.image_std)
-        )
+        if x.device not in self._normal:  # made once: a way to the device each
+            said = self.settings
+            mean, std = (
+                torch.tensor(value, dtype=torch.float32).view(-1, 1, 1).to(x.device)
+                for value in (said.image_mean, said.image_std)
+            )
+            self._normal[x.device] = mean, std
+        mean, std = self._normal[x.device]
         return (x - mean) / std

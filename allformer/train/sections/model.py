@@ -2,6 +2,7 @@
 
     model: {dim: 256, heads: 4, layers: 3}                        # plain sizes; perhaps a mixer
     model: {patch: 4, dim: 192, heads: 3, layers: 9}              # the same, of one that sees
+    model: {vision: {patch: 4, …}, text: {dim: 128, …}}           # two towers (towers.py)
     model: {preset: t5-small, change: {encoder.blocks.times: 2}}  # a preset with changes
     model: {is: EncoderDecoder, encoder: …}                       # a whole config tree
     model: {checkpoint: runs/mine, head: {kind: classes}}         # trained weights, a fresh head
@@ -20,6 +21,7 @@ from typing import Annotated, Any
 
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.load import read_config_of
+from allformer.codecs import codec_preset, codec_presets
 from allformer.config import ACTIVATIONS, EncoderDecoder, from_dict, to_dict
 from allformer.errors import ConfigError, did_you_mean
 from allformer.families import preset, presets
@@ -39,7 +41,7 @@ from allformer.train.sections.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class AnyModelRecipe(Section, section="model"):
-    """What the five forms answer."""
+    """What all forms answer."""
 
     def tree(self, shape: str = "encoder-decoder", length: int = 512) -> Any:
         """The config tree; `shape` and `length` are for who says sizes alone."""
@@ -144,12 +146,14 @@ class PresetRecipe(_Changed):
     head: HeadRecipe | None = None
 
     def tree(self, shape: str = "encoder-decoder", length: int = 512) -> Any:
-        if self.preset not in presets():
-            hint = did_you_mean(self.preset, presets())
+        known = [*presets(), *codec_presets()]
+        if self.preset not in known:
+            hint = did_you_mean(self.preset, known)
             raise ConfigError(
-                f"model.preset={self.preset!r} is not known; {hint}there is {', '.join(presets())}"
+                f"model.preset={self.preset!r} is not known; {hint}there is {', '.join(known)}"
             )
-        return self._changed(preset(self.preset), self.change, self.head)
+        find = codec_preset if self.preset in codec_presets() else preset
+        return self._changed(find(self.preset), self.change, self.head)
 
 
 @dataclass(frozen=True)
@@ -199,13 +203,18 @@ class TreeRecipe(AnyModelRecipe):
         return from_dict(copy.deepcopy(dict(self.raw)), "model")
 
 
+# By the key that tells each; others add their own (towers.py).
+FORMS: dict[str, type[AnyModelRecipe]] = {
+    "preset": PresetRecipe, "checkpoint": CheckpointModel, "patch": PatchRecipe,
+}  # fmt: skip
+
+
 def read_model(data: Any, where: str) -> AnyModelRecipe:
-    """Which of the five forms it is, by its keys."""
+    """Which of the forms it is, by its keys."""
     given = as_mapping(data, where)
     if "is" in given:
         return TreeRecipe(given)
-    forms = {"preset": PresetRecipe, "checkpoint": CheckpointModel, "patch": PatchRecipe}
-    for key, form in forms.items():
+    for key, form in FORMS.items():
         if key in given:
             found: AnyModelRecipe = read_section(form, given, where)
             return found

@@ -22,6 +22,7 @@ from allformer.config import (
     repeat,
 )
 from allformer.errors import ConfigError
+from allformer.families.dalle import dalle
 from allformer.families.original import PAD, transformer
 
 _VOCAB = 1 << 10  # until the tokeniser says how large it is
@@ -91,10 +92,33 @@ def image_encoder(
     return EncoderOnly(stack)
 
 
+def text_and_image(length: int, act: str | None, norm_at: str | None, **sizes: Any) -> DecoderOnly:
+    """DALL-E's form; words, codes, and the grid are not known yet: the objective puts them in."""
+    for name, said in {
+        "act": act,
+        "norm_at": norm_at,
+        "feed_dropout": sizes["feed_dropout"],
+    }.items():
+        if said:
+            raise ConfigError(
+                f"model.{name}={said!r}: DALL-E's decoder has its own; leave it out, or give a tree"
+            )
+    names = ("dim", "layers", "heads", "feed", "dropout", "attention_dropout")
+    return dalle(**{name: sizes[name] for name in names})
+
+
 def _no_patch(**sizes: Any) -> Any:
     raise ConfigError(
         "model.patch is missing: an image is read in squares of so many pixels a side; try "
         "model: {patch: 4, dim: 192, heads: 3, layers: 9} for small images, or a preset (vit-small)"
+    )
+
+
+def _no_towers(**sizes: Any) -> Any:
+    raise ConfigError(
+        "model.vision is missing: images and their captions are read by a tower each; try model: "
+        "{vision: {patch: 4, dim: 192, heads: 3, layers: 6}, text: {dim: 128, heads: 4, layers: "
+        "2}}, or a preset (clip-vit-base-patch32)"
     )
 
 
@@ -112,4 +136,6 @@ def _blocks(act: str, norm_at: str, norm: Norm, **sizes: Any) -> tuple[Block, ..
 SHAPES: dict[str, Callable[..., Any]] = {
     "encoder-decoder": encoder_decoder, "decoder": decoder, "encoder": encoder,
     "image-encoder": _no_patch,
+    "text-and-image": text_and_image,
+    "two-towers": _no_towers,
 }  # fmt: skip

@@ -5,9 +5,11 @@ Legend: n the length of a row, N tokens of a batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from allformer.config import Codec
 from allformer.core.layout import Grid, Packed
 from allformer.count import Count, count
 
@@ -30,11 +32,16 @@ class Operations:
     """
 
     def __init__(self, config: Any, recompute: str = "none") -> None:
-        near, far = count(config, _NEAR), count(config, _FAR)
         self.times = TIMES[recompute]
+        self.stacks: list[_Line] = []
+        if isinstance(config, Codec):  # no tokens: all that it does is by the pixel
+            pixels = config.channels * math.prod(config.image)
+            self.head = sum(p.flops for p in config.lines()) / pixels
+            return
+        near, far = count(config, _NEAR), count(config, _FAR)
         self.stacks = [_line(name, near, far) for name in config.stacks]
         names = tuple(config.stacks)
-        self.head = sum(p.flops for p in near.parts if not p.name.startswith(names))
+        self.head = float(sum(p.flops for p in near.parts if not p.name.startswith(names)))
 
     def of(self, batch: Any, labels: int) -> float:
         """Of a batch that is still on the host; its head scores `labels` tokens."""

@@ -87,6 +87,7 @@ def replay(path: str | Path, device: str | None = None) -> Replayed:
     run = path.absolute().parents[1]
     recipe = read_recipe(run / "recipe.yaml")
     objective = find_objective(recipe.objective)(recipe)
+    objective.at(stored["step"])
     model: Any = build(read_config_of(run / "config.json"), device=place).train()
     put_weights(model, stored["weights"], str(path))
     stepper = Stepper(model, objective, _settings(recipe))

@@ -142,7 +142,8 @@ class Watch:
 
     def shown(self, nll: float, rate: float, speed: float) -> dict[str, str]:
         """What a terminal shows, with what the last lap has measured."""
-        news = {"nll": f"{nll:.3f}", "tok/s": f"{speed:,.0f}", "rate": f"{rate:.2e}"}
+        per_second = f"{self.stepper.objective.unit}/s"
+        news = {"nll": f"{nll:.3f}", per_second: f"{speed:,.0f}", "rate": f"{rate:.2e}"}
         if "peak_share" in self.last:
             news["peak"] = f"{self.last['peak_share']:.0%}"
         if "memory_gib" in self.last:
