@@ -18,6 +18,7 @@ import torch
 from allformer.checkpoint.run import Run
 from allformer.explain.words import WORDS, word
 from allformer.train.objectives import find_objective
+from allformer.train.pictures.data import PictureData
 from allformer.train.predictions import Predictions
 from allformer.train.sections.model import CheckpointModel, PresetRecipe
 from allformer.train.sections.recipe import Recipe
@@ -40,6 +41,18 @@ USES: dict[str, dict[str, str]] = {
         "embed": "allformer embed {run} --file sentences.txt --out vectors.npy",
         "similarity": "allformer similarity {run} '…' '…'",
     },
+    "image-classification": {
+        "classify-image": "allformer classify-image {run} picture.jpg",
+        "embed-image": "allformer embed-image {run} pictures/ --out vectors.npy",
+    },
+    "contrastive": {
+        "zero-shot": "allformer classify-image {run} picture.jpg --labels '…,…'",
+        "search": "allformer similarity {run} '…' --image pictures/",
+    },
+    "detection": {"detect": "allformer detect {run} picture.jpg"},
+    "segmentation": {"segment": "allformer segment {run} picture.jpg"},
+    "image-codec": {},  # it is used by what draws: text-to-image
+    "text-to-image": {"draw": "allformer draw {run} '…'"},
 }
 LONGEST = 80  # characters of a text that a command line can show
 
@@ -65,7 +78,7 @@ def run_facts(
         "data": getattr(recipe.data, "path", None) or getattr(recipe.data, "corpus", None) or "–",
         "optimiser": f"{recipe.optim.plain()['name']}, {recipe.optim.rate:g}",
         "schedule": f"{recipe.schedule.plain()['kind']}, warmup {recipe.schedule.warmup:,}",
-        "batch": f"{recipe.train.batch_tokens * recipe.train.accumulate:,}",
+        **_batch(recipe),
         "precision": recipe.train.precision,
         "seed": recipe.train.seed,
     }
@@ -74,6 +87,14 @@ def run_facts(
     if (title := f"title.{taught(recipe)}") in WORDS:
         facts["title"] = dict(zip(("en", "zh"), word(title), strict=True))
     return facts
+
+
+def _batch(recipe: Recipe) -> dict[str, Any]:
+    """Tokens of a step; of pictures so many of them."""
+    rows = recipe.train.batch_rows
+    if isinstance(recipe.data, PictureData) and rows is not None:
+        return {"pictures": rows * recipe.train.accumulate}
+    return {"batch": f"{recipe.train.batch_tokens * recipe.train.accumulate:,}"}
 
 
 def commands(
@@ -93,9 +114,12 @@ def commands(
 
 def taught(recipe: Recipe | None) -> str:
     """The objective as `USES` names it: one that is made from another is used like it."""
-    if recipe is None:
-        return ""
-    kinds = (vars(cls).get("name", "") for cls in find_objective(recipe.objective).__mro__)
+    return "" if recipe is None else used_as(recipe.objective)
+
+
+def used_as(objective: str) -> str:
+    """`used_as("seq2seq-rdrop")` is "seq2seq"; empty where `USES` knows nothing like it."""
+    kinds = (vars(cls).get("name", "") for cls in find_objective(objective).__mro__)
     return next((name for name in kinds if name in USES), "")
 
 

@@ -19,6 +19,9 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.errors import AllformerError, ConfigError
 from allformer.evaluate import evaluate_run
 from allformer.explain.report import Sample, write_report
+from allformer.explain.vision.several import Part, write_several
+from allformer.explain.words import said, word
+from allformer.images.processor import FILES, Processor, load_processor
 from allformer.run_facts import run_facts, taught
 from allformer.tasks.pipeline import run_pipeline
 from allformer.train.corpora import open_split
@@ -82,7 +85,9 @@ def report_run(
             f"split={split!r}: only a translator's page scores a split; the page of "
             f"{run.path} shows its last validation: leave it out"
         )
-    scores = _last_figures(history)
+    scores = last_figures(history)
+    if not run.model.config.stacks:
+        return RunReport(_codec(run, page, scores, predictions, told), scores)
     tokenizer = run.tokenizer
     if tokenizer is not None and len(run.model.config.stacks) > 1:
         # between two stacks the page puts its own marks, as a translator's does
@@ -93,9 +98,40 @@ def report_run(
         tokenizer=tokenizer,
         scores=scores,
         predictions=predictions or Predictions(),
+        processor=_processor(run.path),
         **told,
     )
     return RunReport(page, scores)
+
+
+def _codec(
+    run: Run,
+    page: Path,
+    scores: dict[str, float],
+    predictions: Predictions | None,
+    told: dict[str, Any],
+) -> Path:
+    """The page of a model without stacks: what it makes of pictures, and how it learned."""
+    facts = told["facts"]
+    title = said(facts.get("title", {"en": "A codec", "zh": "一个编解码器"}))
+    part = Part(
+        "samples",
+        word("nav.examples"),
+        word("examples.title"),
+        ("", ""),
+        run.model,
+        told["history"],
+        scores,
+        predictions or Predictions(),
+        {name: facts[name] for name in ("steps", "seconds", "device") if name in facts},
+    )
+    return write_several(page, title=title, lead=word("lead.codec"), parts=[part], facts=facts)
+
+
+def _processor(run: Path) -> Processor | None:
+    """How a model that sees was taught to see; None where the run does not say."""
+    there = any((run / name).is_file() for name in FILES)
+    return load_processor(run) if there else None
 
 
 def _translates(run: Run, recipe: Recipe | None) -> bool:
@@ -119,7 +155,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _last_figures(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def last_figures(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of the weights that stayed: of the last validation that there is."""
     held = "validation_"
     rows = [row for row in history if f"{held}nll" in row]

@@ -57,10 +57,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for scrip
 
 
 @app.command(
-    epilog="Example: `allformer demo --out demo`, then open `demo/report.html` in a browser."
+    epilog="Examples: `allformer demo --out demo`, then open `demo/report.html` in a browser; "
+    "`allformer demo --vision`: models that see, on drawn shapes"
 )
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the run and report.html go.")] = Path("demo"),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the run and report.html go; default: demo, or demo-vision."),
+    ] = None,
+    vision: Annotated[
+        bool,
+        typer.Option("--vision", help="Pictures instead: drawn shapes, no download, 4 minutes."),
+    ] = False,
     set: Annotated[
         list[str] | None, typer.Option("--set", help="Change the recipe: train.steps=300")
     ] = None,
@@ -68,8 +76,13 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Train a small Transformer to translate English into Chinese, in three minutes on a laptop."""
+    if vision:
+        from allformer.cli.demo_vision import show_vision
+
+        return show_vision(out or Path("demo-vision"), tuple(set or ()), device, as_json)
     from allformer.demo import demo as run_demo
 
+    out = out or Path("demo")
     result = run_demo(out, overrides=tuple(set or ()), device=device, say=say)
     if as_json:
         print(

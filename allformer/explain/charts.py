@@ -99,7 +99,7 @@ def line_chart(
         logarithmic(min(ys), max(ys)) if log and _wide(ys) else linear(min(0.0, *ys), max(ys), 4)
     )
     if y_axis.log:
-        unit = word("chart.log", unit=unit)
+        unit = word("chart.log", unit=unit) if unit[0] else word("chart.log.plain")
     picture = _grid(x_axis, y_axis) + "".join(_curve(one, x_axis, y_axis) for one in series)
     svg = (
         '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" aria-hidden="true">'

@@ -27,19 +27,30 @@ _SHOWN = ("validation_nll", "validation_exact")  # elsewhere
 _HELD = "validation_"
 
 
-def charts(history: Rows, unit: str = "chart.loss.unit") -> dict[str, Chart]:
-    """The charts that the history has rows for, by name."""
+def charts(history: Rows, unit: str = "chart.loss.unit", speed: str = "tokens") -> dict[str, Chart]:
+    """The charts that the history has rows for, by name; `speed` is in tokens or in pictures."""
     found = {}
-    if series := _loss(history):
-        found["loss"] = line_chart("loss", word("chart.loss"), word(unit), series, log=True)
+    if (loss := loss_chart(history, unit)) is not None:
+        found["loss"] = loss
     found |= _terms(history) | _figures(history)
     for name, (key, title, unit, noisy) in SMALL.items():
         points = rows_to_points(history, key)
+        unit = f"chart.{speed}.unit" if name == "tokens" else unit
         if len(points) > 1:
             plain = [Series("series.value", "value", thin(points))]
             series = _noisy(points, "value") if noisy else plain
             found[name] = line_chart(name, word(title), word(unit), series, css="small")
     return found
+
+
+def loss_chart(
+    history: Rows, unit: str = "chart.loss.unit", name: str = "loss", css: str = ""
+) -> Chart | None:
+    """The loss of training and of validation; None where there is none. `name` is the page's."""
+    series = _loss(history)
+    if not series:
+        return None
+    return line_chart(name, word("chart.loss"), word(unit), series, log=True, css=css)
 
 
 def loss_unit(model: config.Model) -> str:

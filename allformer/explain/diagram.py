@@ -95,6 +95,8 @@ class Column:
 
 def architecture(model: config.Model) -> str:
     """The whole picture as an `<svg>` element."""
+    if isinstance(model, config.TwoTowers):
+        return _towers(model)
     if not isinstance(model, config.EncoderDecoder):
         return _one(model)
     encoder, decoder = Column(LEFT, -1, "encoder"), Column(RIGHT, 1, "decoder")
@@ -109,13 +111,33 @@ def architecture(model: config.Model) -> str:
 
 def _one(model: config.Model) -> str:
     """A model of one stack."""
-    (stack,) = model.stacks.values()
+    stack = model.reader
     width = 2 * (MARGIN + SIDE) + BOX + 140  # positions are written beside the column
     column = Column(width // 2 - 30, 1, "decoder" if stack.causal else "encoder")
     _input(column, stack, "T", word("diagram.tokens"), False)
     _layers(column, stack, "T")
     _output(column, model)
     return _svg(column.y - MARGIN, width, column.parts, "single")
+
+
+def _towers(model: config.TwoTowers) -> str:
+    """Two stacks beside each other that meet in the head."""
+    parts: list[str] = []
+    top = 0.0
+    for x, out, name, n in ((LEFT, -1, "text", "T"), (RIGHT, 1, "vision", "N")):
+        stack = model.stacks[name]
+        column = Column(x, out, "decoder" if name == "text" else "encoder")
+        head = model.head.text if name == "text" else model.head.image
+        _input(column, stack, n, word("diagram.tokens"), False)
+        _layers(column, stack, n, word(f"diagram.{name}"))
+        column.arrow(_width(n, stack.dim), *((ARROW,) if stack.final_norm else TO_OUTSIDE))
+        size = head.size(stack)
+        column.box(word("diagram.vector"), _same(f"{stack.dim} → {size}"), css="head")
+        column.arrow(f"B × {size}")
+        _ends(column, word("diagram.compared"))
+        parts += column.parts
+        top = min(top, column.y)
+    return _svg(top - MARGIN, WIDTH, parts)
 
 
 def _svg(top: float, width: int, parts: list[str], css: str = "") -> str:
@@ -132,13 +154,17 @@ def _svg(top: float, width: int, parts: list[str], css: str = "") -> str:
 
 def _input(column: Column, stack: config.Stack, n: str, name: Pair, shared: bool) -> None:
     """Tokens, embedding, position and what else comes before the first layer."""
-    column.text(name, column.y, "name")
-    column.y -= 18
-    column.arrow(f"B × {n}")
     dim, source = stack.dim, stack.source
-    size = f"{source.vocab:,} × {dim}{' · √d' if source.scale else ''}"
-    table = word("diagram.shared", size=size) if shared else _same(size)
-    column.box(word("diagram.embedding"), table)
+    seen = isinstance(source, config.Patches)
+    column.text(word("diagram.pixels") if seen else name, column.y, "name")
+    column.y -= 18
+    if isinstance(source, config.Patches):
+        _patches(column, source, dim)
+    else:
+        column.arrow(f"B × {n}")
+        size = f"{source.vocab:,} × {dim}{' · √d' if source.scale else ''}"
+        table = word("diagram.shared", size=size) if shared else _same(size)
+        column.box(word("diagram.embedding"), table)
     if stack.position is not None:
         column.arrow(_width(n, dim))
         _plus(column, stack.position)
@@ -148,10 +174,21 @@ def _input(column: Column, stack: config.Stack, n: str, name: Pair, shared: bool
     column.arrow(_width(n, dim), FOOT + 20, at=11)
 
 
+def _patches(column: Column, source: config.Patches, dim: int) -> None:
+    height, width = source.image
+    column.arrow(f"B × {source.channels} × {height} × {width}")
+    lines = [word("diagram.patches.size", patch=source.patch, dim=dim)]
+    if source.front:
+        only = source.front == 1 and source.cls
+        lines.append(word("diagram.front.cls") if only else word("diagram.front", n=source.front))
+    column.box(word("diagram.patches"), *lines)
+
+
 def _plus(column: Column, position: config.Position) -> None:
     """The circle where the positions are added, with the positions' own little wave."""
     x, y, out = column.x, column.y - 11, column.out
-    key = "diagram.learned" if isinstance(position, config.Learned) else "diagram.sinusoidal"
+    learned = isinstance(position, config.Learned | config.LearnedPlane)
+    key = "diagram.learned" if learned else "diagram.sinusoidal"
     wave = x + out * 74
     column.parts.append(
         f'<circle class="round" cx="{x}" cy="{y:g}" r="11"/>'
@@ -166,7 +203,7 @@ def _plus(column: Column, position: config.Position) -> None:
     column.y -= 22
 
 
-def _layers(column: Column, stack: config.Stack, n: str) -> float:
+def _layers(column: Column, stack: config.Stack, n: str, name: Pair | None = None) -> float:
     """The frame with one layer inside; returns the height at which cross-attention takes memory."""
     block, bottom = stack.blocks[0], column.y + FOOT
     own = word("diagram.causal" if stack.causal else "diagram.self")
@@ -182,7 +219,7 @@ def _layers(column: Column, stack: config.Stack, n: str) -> float:
         across = _sublayer(column, block, n, stack.dim, word("diagram.cross"), *there, css="cross")
     column.arrow(_width(n, stack.dim), ARROW + 6)
     _sublayer(column, block, n, stack.dim, *_feed(block.feed, stack.dim))
-    column.frame(bottom, *_captions(column.kind, stack))
+    column.frame(bottom, *_captions(name or word(f"diagram.{column.kind}"), stack))
     if stack.final_norm is not None:
         column.arrow(_width(n, stack.dim), *TO_OUTSIDE)
         column.box(_norm(stack.final_norm), css="norm")
@@ -219,6 +256,9 @@ def _output(column: Column, model: config.Model) -> None:
         column.box(word("diagram.spans"), _same(f"{stack.dim} → 2"), css="head")
         column.arrow("B × T × 2")
         _ends(column, word("diagram.scores_of"))
+    elif head is not None:
+        column.box(word("part.head"), _same(type(head).__name__), css="head")
+        column.y -= 20
     else:
         _ends(column, word("diagram.hidden"))
 
@@ -279,13 +319,13 @@ def _memory(encoder: Column, model: config.EncoderDecoder, to: float) -> None:
     encoder.y = top - 20
 
 
-def _captions(kind: str, stack: config.Stack) -> tuple[Pair, Pair]:
+def _captions(name: Pair, stack: config.Stack) -> tuple[Pair, Pair]:
     block, n = stack.blocks[0], len(stack.blocks)
     layers = word("diagram.layers", n=n) if n > 1 else word("diagram.layer")
     rest = word(f"diagram.{block.norm_at}")
     if block.dropout:
         rest = joined(rest, word("diagram.dropout", p=f"{block.dropout:g}"), by=" · ")
-    return joined(word(f"diagram.{kind}"), layers, by=" "), rest
+    return joined(name, layers, by=" "), rest
 
 
 def _heads(a: config.Attention, dim: int, rows: str, columns: str) -> tuple[Pair, Pair]:

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from allformer import config
+from allformer.explain.vision.looks import reads_pictures, seeing_stack
 from allformer.explain.words import WORDS, Pair, said, sentences, spans, word
 
 Facts = Mapping[str, Any]
@@ -16,7 +17,14 @@ Rows = Sequence[Mapping[str, Any]]
 
 def lead(model: config.Model, facts: Facts) -> Pair:
     """Two or three sentences on the model."""
+    if (name := seeing_stack(model)) is not None:
+        return _sees(model.stacks[name], isinstance(model, config.TwoTowers))
     reader, writer = model.reader, model.writer
+    if reads_pictures(model):
+        widths = {"dim": reader.dim, "heads": reader.blocks[0].attention.heads}
+        return word(
+            "lead.backbone", encoder=len(reader.blocks), decoder=len(writer.blocks), **widths
+        )
     sizes = {
         "dim": reader.dim,
         "heads": reader.blocks[0].attention.heads,
@@ -36,9 +44,23 @@ def lead(model: config.Model, facts: Facts) -> Pair:
     return text
 
 
-def cards(parameters: int, history: Rows, scores: Facts, facts: Facts) -> str:
-    """The key figures, as many as are known."""
-    return "".join([*_scores(scores), *_sizes(parameters, history, facts)])
+def _sees(stack: config.Stack, towers: bool) -> Pair:
+    """Of a stack that reads pictures, alone or beside one that reads texts."""
+    source = stack.source
+    assert isinstance(source, config.Patches)
+    (rows, columns), (height, width) = source.shape, source.image
+    sizes = {"dim": stack.dim, "heads": stack.blocks[0].attention.heads}
+    shape = word("lead.shape.sees", layers=len(stack.blocks), **sizes)
+    cut = {"rows": rows, "columns": columns, "patch": source.patch}
+    text = word("lead.sees", height=height, width=width, **cut, shape=shape)
+    return word("lead.towers", shape=text) if towers else text
+
+
+def cards(
+    parameters: int, history: Rows, scores: Facts, facts: Facts, speed: str = "tokens"
+) -> str:
+    """The key figures, as many as are known; `speed` is in tokens or in pictures."""
+    return "".join([*_scores(scores), *_sizes(parameters, history, facts, speed)])
 
 
 def duration(seconds: float) -> Pair:
@@ -96,7 +118,7 @@ def _note(key: str, sentences: Any, signature: Any) -> str:
     return spans(word("card.perplexity.note")) if key == "perplexity" else ""
 
 
-def _sizes(parameters: int, history: Rows, facts: Facts) -> Iterator[str]:
+def _sizes(parameters: int, history: Rows, facts: Facts, of: str) -> Iterator[str]:
     note = spans(word("card.parameters.note", n=f"{parameters:,}"))
     yield _card(word("card.parameters"), compact(parameters), "", note)
     rows = [row for row in history if row.get("seconds") is not None]
@@ -106,7 +128,7 @@ def _sizes(parameters: int, history: Rows, facts: Facts) -> Iterator[str]:
         yield _card(word("card.seconds"), spans(took), "", _effort(history, facts))
     speeds = [row["tokens_per_second"] for row in history if row.get("tokens_per_second")]
     if speeds:
-        unit = spans(word("card.tokens.unit"))
+        unit = spans(word(f"card.{of}.unit"))
         speed = number(round(statistics.median(speeds)))
         yield _card(word("card.tokens"), speed, unit, spans(word("card.tokens.note")))
 

@@ -76,7 +76,11 @@ def png(values: np.ndarray) -> str:
     sign = np.where(values[..., None] > 0, PLUS, MINUS)
     # 51 steps of opacity: no eye sees more, and the file is half as long.
     alpha = np.rint(np.abs(values).clip(0, 1) * 51)[..., None] * 5
-    pixels = np.concatenate([np.where(alpha > 0, sign, 0), alpha], axis=-1).astype(np.uint8)
+    return address(np.concatenate([np.where(alpha > 0, sign, 0), alpha], axis=-1).astype(np.uint8))
+
+
+def address(pixels: np.ndarray) -> str:
+    """Pixels (H W 4, uint8) as the data address of a PNG."""
     buffer = io.BytesIO()
     matplotlib.image.imsave(buffer, pixels, format="png", metadata={"Software": "Allformer"})
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

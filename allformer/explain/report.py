@@ -4,19 +4,13 @@
                  scores={"exact_match": 97.3}, facts={"direction": "English → Chinese"},
                  samples=[Sample("I drink tea.", "我喝茶。", "我喝茶。")])
 
-The page needs no network, no server and, to be read, no script. Its template, style sheet and
-script lie beside this file and are put into the page together with the data.
+The page needs no network, no server and, to be read, no script (`page.py`).
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +22,14 @@ from allformer.explain.attention import ReadsTokens, alignment, attention_maps, 
 from allformer.explain.diagram import architecture
 from allformer.explain.heat import about_positions, position_figures
 from allformer.explain.layers import layer_charts
+from allformer.explain.page import filled, paragraphs, write_page
 from allformer.explain.samples import Sample, sample_list
-from allformer.explain.words import WORDS, Pair, label, said, script_words, spans, word
+from allformer.explain.vision.attention import attention_over
+from allformer.explain.vision.looks import reads_pictures
+from allformer.explain.vision.pictures import about_pictures, picture_list
+from allformer.explain.vision.places import about_places, place_map
+from allformer.explain.words import WORDS, Pair, said, spans, word
+from allformer.images.processor import Processor
 from allformer.train.predictions import Predictions
 
 __all__ = ["Sample", "write_report"]
@@ -43,10 +43,10 @@ COMMANDS = {
 }
 FACTS = (
     "direction", "objective", "model", "data", "train_pairs", "validation_pairs", "test_pairs",
-    "optimiser", "schedule", "batch", "steps", "seconds", "speed", "memory", "device", "precision",
-    "seed", "kept", "command", "torch", "allformer",
+    "optimiser", "schedule", "batch", "pictures", "steps", "seconds", "speed", "memory", "device",
+    "precision", "seed", "kept", "command", "torch", "allformer",
 )  # fmt: skip
-COUNTS = ("train_pairs", "validation_pairs", "test_pairs", "steps")
+COUNTS = ("train_pairs", "validation_pairs", "test_pairs", "pictures", "steps")
 
 
 def write_report(
@@ -60,6 +60,7 @@ def write_report(
     samples: Sequence[Sample] = (),
     predictions: Predictions | None = None,
     statistics: Sequence[Mapping[str, Any]] = (),
+    processor: Processor | None = None,
 ) -> Path:
     """Write the page and return its path; see the top of this file for a call.
 
@@ -67,85 +68,72 @@ def write_report(
     `scores` and `facts` may lack anything: what is there is shown. A fact is a text, a number or
     `{"en": …, "zh": …}`; `facts["commands"]` gives the commands of the last section by their names
     in `COMMANDS`, or others. The samples (of a translator) or `predictions` (of all else) are from
-    outside the training data; the first ones that are short enough show their attention (without
-    a `tokenizer`, as of a model that reads no text, none does).
-    `statistics` are the rows of statistics.jsonl.
+    outside the training data; the first ones that are short enough show their attention.
+    `statistics` are the rows of statistics.jsonl. A model that sees is shown with the `pictures` of
+    `predictions`, which its `processor` prepares to look at their attention; it may have no
+    tokeniser.
     """
-    shown = [(s.source, s.output) for s in samples]
-    if predictions is not None:
-        shown += [(row.input, row.given) for row in predictions.rows]
-    maps = [] if tokenizer is None else attention_maps(model, tokenizer, shown)
-    plots = curves.charts(history, curves.loss_unit(model.config))
-    heats, layers = position_figures(model), layer_charts(statistics)
+    sees = reads_pictures(model.config)
+    maps = [] if tokenizer is None or sees else _maps(model, tokenizer, samples, predictions)
+    speed = "pictures" if sees else "tokens"
+    plots = curves.charts(history, curves.loss_unit(model.config), speed)
+    heats = {} if sees else position_figures(model)
+    layers = layer_charts(statistics)
     calibration = None if predictions is None else examples.calibration_chart(predictions)
-    alone = len(model.config.stacks) == 1
+    drawn = {**plots, **heats, **layers}
+    if calibration is not None:
+        drawn["calibration"] = calibration
+    alone = len(model.config.stacks) == 1 or sees
     title = word("page.run" if alone else "page.title")
     if facts.get("title"):
         title = said(facts["title"])
     parameters = sum(p.numel() for p in model.parameters())
-    drawn = {**plots, **heats, **layers}
-    if calibration is not None:
-        drawn["calibration"] = calibration
     parts = {
-        "title": title[0],
         "heading": spans(title),
         "lead": spans(headline.lead(model.config, facts)),
-        "cards": headline.cards(parameters, history, scores, facts),
+        "cards": headline.cards(parameters, history, scores, facts, speed),
         **_samples(samples, predictions, calibration),
-        **_layers(layers),
+        "layers": _layers(layers),
         **_curves(history, plots, model.config),
-        "attention": _attention(maps),
-        **_about_attention(model.config),
-        "space": _space(maps),
-        "positions": _paragraphs(about_positions(model.config)),
-        "heats": "".join(chart.html for chart in heats.values()),
-        "placement": _paragraphs(_placement(model.config)),
+        "attention": _over_pictures(model, processor, predictions)
+        if sees
+        else _over_tokens(model.config, maps),
+        "positions_title": spans(word("places.heading" if sees else "positions.title")),
+        "positions": paragraphs((about_places if sees else about_positions)(model.config)),
+        "heats": place_map(model) if sees else "".join(chart.html for chart in heats.values()),
+        "placement": paragraphs(_placement(model.config)),
         "diagram": architecture(model.config),
         **_cost(model.config, parameters),
-        "commands": _commands({**({} if alone else COMMANDS), **facts.get("commands", {})}),
-        "facts": _facts(facts),
+        "commands": commands_list({**({} if alone else COMMANDS), **facts.get("commands", {})}),
+        "facts": facts_list(facts),
         "config": escape(model.config.to_json()),
-        "data": _json(
-            {
-                "words": script_words(),
-                "title": title,
-                "plots": {name: chart.data for name, chart in drawn.items()},
-                "attention": maps,
-            }
-        ),
     }
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(_page(parts), encoding="utf-8", newline="\n")
-    return file
+    data = {"plots": {name: chart.data for name, chart in drawn.items()}, "attention": maps}
+    nav = _nav(predictions is None, bool(layers))
+    return write_page(path, title=title, nav=nav, main=filled("run.html", parts), data=data)
 
 
-def _page(parts: dict[str, str]) -> str:
-    """The template with style, script, parts and words put in, in one pass: text stays text."""
-    files = resources.files("allformer.explain")
-    script = files.joinpath("report.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    style = files.joinpath("report.css").read_text(encoding="utf-8")
-    parts = {**parts, "style": style, "script": script, "digest": digest}
-
-    def fill(found: re.Match[str]) -> str:
-        key = found[1]
-        if key.startswith("@"):
-            return label(WORDS[key[1:]])
-        return parts[key] if key in parts else spans(WORDS[key])
-
-    template = files.joinpath("report.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(@?[\w.]+)\}\}", fill, template)
+def _nav(translates: bool, layers: bool) -> dict[str, Pair]:
+    """The sections' names by their ids."""
+    names = {
+        "samples": "samples" if translates else "examples",
+        "curves": "curves",
+        **({"statistics": "layers"} if layers else {}),
+        **{key: key for key in ("attention", "positions", "architecture", "cost", "next")},
+    }
+    return {key: word(f"nav.{name}") for key, name in names.items()}
 
 
-def _json(data: object) -> str:
-    """JSON that may stand inside `<script>`: no "<" can end it, no "&" can be misread."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return re.sub(r"[<>&\u2028\u2029]", lambda sign: f"\\u{ord(sign[0]):04x}", text)
-
-
-def _paragraphs(pairs: Sequence[Pair]) -> str:
-    return "".join(f"<p>{spans(pair)}</p>" for pair in pairs)
+def _maps(
+    model: Model[Any],
+    tokenizer: ReadsTokens,
+    samples: Sequence[Sample],
+    predictions: Predictions | None,
+) -> list[dict[str, Any]]:
+    shown = [(s.source, s.output) for s in samples]
+    if predictions is not None:
+        shown += [(row.input, row.given) for row in predictions.rows]
+    return attention_maps(model, tokenizer, shown)
 
 
 def _samples(
@@ -153,32 +141,45 @@ def _samples(
 ) -> dict[str, str]:
     """A translator's sentences, or the examples and mistakes of all else."""
     if predictions is None:
-        keys = {"samples_nav": "nav.samples", "samples_title": "samples.title"}
+        title = "samples.title"
         told, shown, mistakes = word("samples.intro"), sample_list(samples), ""
     else:
-        keys = {"samples_nav": "nav.examples", "samples_title": "examples.title"}
+        title = "examples.title"
         told, shown = examples.about_examples(predictions), examples.example_list(predictions)
+        if predictions.pictures:
+            told, shown = about_pictures(predictions), picture_list(predictions)
         mistakes = examples.confusion_table(predictions)
     if calibration is not None:
         mistakes += calibration.html
     return {
-        **{name: spans(word(key)) for name, key in keys.items()},
+        "samples_title": spans(word(title)),
         "samples_intro": spans(told),
         "samples": shown,
         "mistakes": mistakes,
     }
 
 
-def _layers(layers: Mapping[str, Any]) -> dict[str, str]:
-    """The section on layers with its link, where there are statistics."""
+def _layers(layers: Mapping[str, Any]) -> str:
+    """The section on layers, where there are statistics."""
     if not layers:
-        return {"layers_nav": "", "layers": ""}
+        return ""
     maps = "".join(chart.html for chart in layers.values())
-    return {
-        "layers_nav": f'<a href="#statistics">{spans(word("nav.layers"))}</a>',
-        "layers": f'<section id="statistics"><h2>{spans(word("layers.title"))}</h2>'
-        f'<p>{spans(word("layers.intro"))}</p><div class="layer-maps">{maps}</div></section>',
-    }
+    return (
+        f'<section id="statistics"><h2>{spans(word("layers.title"))}</h2>'
+        f'<p>{spans(word("layers.intro"))}</p><div class="layer-maps">{maps}</div></section>'
+    )
+
+
+def _over_pictures(
+    model: Model[Any], processor: Processor | None, predictions: Predictions | None
+) -> str:
+    return attention_over(model, processor, predictions.pictures if predictions else ())
+
+
+def _over_tokens(model: config.Model, maps: Sequence[dict[str, Any]]) -> str:
+    """Maps of tokens by tokens, to choose from."""
+    parts = {**_about_attention(model), "attention_map": _attention(maps), "space": _space(maps)}
+    return filled("attention.html", parts)
 
 
 def _about_attention(model: config.Model) -> dict[str, str]:
@@ -210,17 +211,17 @@ def _curves(
     history: Sequence[Mapping[str, Any]], plots: Mapping[str, Any], model: config.Model
 ) -> dict[str, str]:
     if not plots:
-        return {"loss": _paragraphs([word("curves.none")]), "small": "", "about_loss": ""}
+        return {"loss": paragraphs([word("curves.none")]), "small": "", "about_loss": ""}
     small = "".join(chart.html for name, chart in plots.items() if name != "loss")
     loss = plots["loss"].html if "loss" in plots else ""
-    about = _paragraphs([curves.about_loss(history, model)])
+    about = paragraphs([curves.about_loss(history, model)])
     hint = f'<p class="note hint" hidden>{spans(word("curves.hover"))}</p>'
     return {"loss": loss, "small": small + hint, "about_loss": about if loss else ""}
 
 
 def _attention(maps: Sequence[dict[str, Any]]) -> str:
     if not maps:
-        return _paragraphs([word("attention.none")])
+        return paragraphs([word("attention.none")])
     note = spans(still(maps[0]))
     picture = f'<p class="note">{note}</p><div class="wide">{alignment(maps[0])}</div>'
     return f'<div id="maps">{picture}</div>'
@@ -235,7 +236,7 @@ def _space(maps: Sequence[dict[str, Any]]) -> str:
 
 
 def _placement(model: config.Model) -> list[Pair]:
-    intro = "architecture.intro" if len(model.stacks) > 1 else "architecture.intro.one"
+    intro = tables.by_shape("architecture.intro", model)
     told = [word(intro), word(f"architecture.{model.reader.blocks[0].norm_at}")]
     mixed = any(len(set(stack.blocks)) > 1 for stack in model.stacks.values())
     return [*told, word("architecture.mixed")] if mixed else told
@@ -246,17 +247,16 @@ def _cost(model: config.Model, parameters: int) -> dict[str, str]:
     if count(model).parameters == parameters:
         told.append(word("cost.check"))
     return {
-        "cost": _paragraphs(told),
+        "cost": paragraphs(told),
         "letters": tables.letters(model),
         "parameters": tables.parameter_table(model),
         "growth": tables.growth(model),
-        "growth_title": spans(
-            word("growth.title" if len(model.stacks) > 1 else "growth.title.one")
-        ),
+        "growth_title": spans(word(tables.by_shape("growth.title", model))),
     }
 
 
-def _commands(commands: Mapping[str, str]) -> str:
+def commands_list(commands: Mapping[str, str]) -> str:
+    """Commands to go on with, each under what it does."""
     return "".join(
         f"<h3>{spans(word(f'next.{name}') if f'next.{name}' in WORDS else said(name))}</h3>"
         f'<pre class="command"><code>{escape(str(command))}</code></pre>'
@@ -264,7 +264,8 @@ def _commands(commands: Mapping[str, str]) -> str:
     )
 
 
-def _facts(facts: Mapping[str, Any]) -> str:
+def facts_list(facts: Mapping[str, Any]) -> str:
+    """How to reproduce it, as terms and what they are."""
     keys = [key for key in FACTS if key in facts]
     keys += [key for key in facts if key not in (*FACTS, "title", "commands")]
     return "".join(

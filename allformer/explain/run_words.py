@@ -108,6 +108,7 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
         "What training makes smaller, on the training data and on data that is held out.",
         "训练所要减小的量，分别在训练数据和留出数据上测得。",
     ),
+    "chart.log.plain": ("logarithmic", "对数坐标"),
     "chart.loss.labels": ("nats per label", "奈特/标签"),
     "chart.term": ("Loss: {name}", "损失：{name}"),
     "chart.peak": ("Share of the chip's peak", "占芯片峰值算力的比例"),

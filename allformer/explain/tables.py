@@ -6,6 +6,7 @@ from html import escape
 
 from allformer import config
 from allformer.count import Count, Part, count
+from allformer.explain.vision.looks import reads_pictures
 from allformer.explain.words import WORDS, Pair, joined, said, sentences, spans, word
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -37,8 +38,10 @@ def letters(model: config.Model) -> str:
         "H": f"{block.attention.heads}",
         "D": f"{block.attention.size(dim)}",
         "f": f"{block.feed.width:,}",
-        "V": " / ".join(f"{vocab:,}" for vocab in vocabs),
+        "V": " / ".join(f"{vocab:,}" for vocab in vocabs if vocab),
     }
+    if not values["V"]:  # it reads no tokens
+        del values["V"]
     if block.attention.groups != block.attention.heads:
         values["G"] = f"{block.attention.groups}"
     items = (
@@ -50,7 +53,7 @@ def letters(model: config.Model) -> str:
 
 def growth(model: config.Model) -> str:
     """A bar for each length, split into what its operations do."""
-    told = word("growth.intro" if len(model.stacks) > 1 else "growth.intro.one")
+    told = word(by_shape("growth.intro", model))
     if (n := crossing(model)) is not None:
         told = sentences(told, word("growth.cross", n=f"{n:,}"))
     legend = "".join(
@@ -87,6 +90,13 @@ def crossing(model: config.Model) -> int | None:
         return None
     n = 1000 + (near["feed"] - near["quadratic"]) / slope
     return round(int(n), 2 - len(str(int(n)))) if n >= 1 else None
+
+
+def by_shape(key: str, model: config.Model) -> str:
+    """The key of the words for a translator, for a model of one stack, or for one that sees."""
+    if reads_pictures(model):
+        return f"{key}.sees"
+    return key if len(model.stacks) > 1 else f"{key}.one"
 
 
 def part_name(name: str) -> Pair:

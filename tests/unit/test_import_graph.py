@@ -23,7 +23,7 @@ LEVELS = [
     {"checkpoint"},
     {"train", "generate", "explain", "auditor", "tune"},
     {"evaluate", "tasks"},
-    {"bench", "demo", "lm_eval", "reproduce", "run_facts", "run_report", "serve"},
+    {"bench", "demo", "demo_vision", "lm_eval", "reproduce", "run_facts", "run_report", "serve"},
     {"cli"},
     {"__init__", "__main__"},
 ]

@@ -199,9 +199,11 @@ def test_every_word_is_in_both_languages(key: str) -> None:
 
 def test_page_carries_both_languages_and_english_first(tmp_path: Path) -> None:
     page = report(tmp_path)
-    template = resources.files("allformer.explain").joinpath("report.html").read_text("utf-8")
-    keys = [key for key in re.findall(r"\{\{@?([\w.]+)\}\}", template) if key in WORDS]
-    assert len(keys) > 25
+    files = resources.files("allformer.explain")
+    templates = ("report.html", "run.html", "attention.html")
+    text = "".join(files.joinpath(name).read_text("utf-8") for name in templates)
+    keys = [key for key in re.findall(r"\{\{@?([\w.]+)\}\}", text) if key in WORDS]
+    assert len(keys) > 18
     for key in keys:
         for text in WORDS[key]:
             assert text in page, key

@@ -21,7 +21,7 @@ from allformer.explain.layers import MOST_COLUMNS, layer_charts
 from allformer.explain.report import write_report
 from allformer.explain.tables import growth, letters, parameter_table
 from allformer.explain.words import WORDS
-from allformer.run_facts import USES, taught
+from allformer.run_facts import USES, taught, used_as
 from allformer.run_report import report_run
 from allformer.train.loop import train
 from allformer.train.objectives import OBJECTIVES, find_objective
@@ -274,8 +274,9 @@ def test_a_run_without_its_extras_still_has_a_page(run, tmp_path):
 def test_every_objective_says_how_its_runs_are_used():
     for name in OBJECTIVES:
         if OBJECTIVES[name].__module__.startswith("allformer."):
-            kind = taught(make_recipe({"objective": name}))
+            kind = used_as(name)
             assert kind in USES, name
             assert kind == "seq2seq" or f"title.{kind}" in WORDS
     assert taught(make_recipe({"objective": "seq2seq-rdrop"})) == "seq2seq"
+    assert taught(None) == ""
     assert all(f"next.{verb}" in WORDS for uses in USES.values() for verb in uses)
