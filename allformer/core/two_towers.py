@@ -19,6 +19,7 @@ from torch import Tensor
 from allformer import config
 from allformer.core.heads.contrast import Contrast, unit
 from allformer.core.heads.head import Hidden
+from allformer.core.layout import Grid
 from allformer.core.model import Model
 from allformer.core.output import Output
 from allformer.core.registry import implements
@@ -85,10 +86,12 @@ class TwoTowersModel(Model[config.TwoTowers]):
                 continue
             whole = head.reads_padding or head.reads_first  # a column, padding or not
             sides = self._lay_out({name: found[name]}, whole)
-            states = self.hidden(sides, dtype=dtype, kernel=kernel)[name]
             side = sides[name]
-            grid = side.layout.to_grid(states)
-            answer = head.outputs(Hidden(states, side.layout, grid, side.ids))
+            layout, front = side.layout, None
+            if head.front is not None and isinstance(layout, Grid):  # no other state is read
+                layout, front = layout.first(head.front), head.front
+            states = self.hidden(sides, dtype=dtype, kernel=kernel, front=front)[name]
+            answer = head.outputs(Hidden(states, layout, layout.to_grid(states), side.ids))
             vectors[head.config.output] = unit(answer[head.gives[-1]])
         return vectors
 

@@ -71,7 +71,12 @@ def _taught(pipeline: ImagePipeline) -> tuple[Sequence[str], Callable[[Tensor], 
     pipeline.need("classify-image", "a classification head (or a CLIP, and labels)")
     head = pipeline.model.config.head
     assert isinstance(head, config.ClassHead | config.TeacherHead)
-    return head.labels, lambda x: class_scores(widen(pipeline.model(pixel_values=x).logits), head)
+    model: Any = pipeline.model
+
+    def score(pixels: Tensor) -> Tensor:
+        return class_scores(widen(model(pixel_values=pixels, states=False).logits), head)
+
+    return head.labels, score
 
 
 def _asked(

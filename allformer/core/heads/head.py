@@ -44,7 +44,8 @@ class Head(nn.Module):
 
     `gives` are the names of its outputs, `targets` those of the arguments that it learns from.
     `reads_first`: it reads the first column, padding or not. `reads_padding`: with targets, or
-    if it has none, it reads every column. `writes`: what it gives is text, so the decoder of an
+    if it has none, it reads every column. `front`: of each row it reads so many of the first
+    tokens and nothing else; None: more. `writes`: what it gives is text, so the decoder of an
     encoder-decoder reads what was written, not the input again.
     """
 
@@ -52,6 +53,7 @@ class Head(nn.Module):
     targets: tuple[str, ...] = ("labels",)
     reads_first = False
     reads_padding = False
+    front: int | None = None
     writes = False
 
     def __init__(self, head: Any, stack: config.Stack, path: str, **given: Any) -> None:
