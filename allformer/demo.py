@@ -95,7 +95,7 @@ def _demo(recipe: Recipe, out: Path, device: str, say: Callable[[str], None]) ->
     report = write_report(
         out / "report.html",
         model=model,
-        tokenizer=result.run.tokenizer.with_specials(),  # the page puts them where it shows them
+        tokenizer=result.run.text.with_specials(),  # the page puts them where it shows them
         history=result.rows,
         scores={name: value for name, value in scores.items() if name != "beams"},
         samples=samples,

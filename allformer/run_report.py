@@ -83,13 +83,14 @@ def report_run(
             f"{run.path} shows its last validation: leave it out"
         )
     scores = _last_figures(history)
+    tokenizer = run.tokenizer
+    if tokenizer is not None and len(run.model.config.stacks) > 1:
+        # between two stacks the page puts its own marks, as a translator's does
+        tokenizer = tokenizer.with_specials()
     write_report(
         page,
         model=run.model,
-        # between two stacks the page puts its own marks, as a translator's does
-        tokenizer=run.tokenizer.with_specials()
-        if len(run.model.config.stacks) > 1
-        else run.tokenizer,
+        tokenizer=tokenizer,
         scores=scores,
         predictions=predictions or Predictions(),
         **told,
@@ -150,7 +151,7 @@ def _translator(
     write_report(
         page,
         model=run.model,
-        tokenizer=run.tokenizer.with_specials(),  # the page puts them where it shows them
+        tokenizer=run.text.with_specials(),  # the page puts them where it shows them
         scores={name: value for name, value in scores.items() if name != "beams"},
         samples=_samples(pairs, outputs),
         **told,

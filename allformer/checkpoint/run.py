@@ -6,6 +6,7 @@ RUN/
   generation_config.json  how it searches: beams, length penalty, what is never said
   tokenizer.json          text ↔ ids, </s> put after a text; tokenizer_config.json: the longest text
   recipe.yaml             what was asked for
+  preprocessor_config.json  of a model that sees: how images are prepared
   data.json               which data it was, to know it again on --resume
   metrics.jsonl           one line a report; loss.png and tensorboard/ show the same
   statistics.jsonl        gradients and activations by layer, where log.statistics asks for them
@@ -34,24 +35,32 @@ from allformer.text.tokenizer import Tokenizer
 
 @dataclass
 class Run:
-    """A trained model and its tokeniser: `run = load_run("runs/multi30k")`."""
+    """A trained model and its tokeniser (None: it reads no text): `load_run("runs/multi30k")`."""
 
     path: Path
     model: AnyModel
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
+
+    @property
+    def text(self) -> Tokenizer:
+        """The tokeniser of a run that has one."""
+        if self.tokenizer is None:
+            raise CheckpointError(f"{self.path} reads no text: it has no tokeniser")
+        return self.tokenizer
 
 
-def save_run(path: Path, model: AnyModel, tokenizer: Tokenizer) -> None:
+def save_run(path: Path, model: AnyModel, tokenizer: Tokenizer | None) -> None:
     """Write config, weights, tokeniser and generation settings.
 
     A translator's sources end in `</s>`, by its tokeniser; it searches with four beams unless
     `model.provenance.generation` says otherwise.
     """
     path.mkdir(parents=True, exist_ok=True)
-    if isinstance(model.config, EncoderDecoder):
+    if isinstance(model.config, EncoderDecoder) and tokenizer is not None:
         tokenizer = tokenizer if tokenizer.encode("") else closed(tokenizer)
         model.provenance.generation = model.provenance.generation or generation_of(model.config)
-    tokenizer.save(path)
+    if tokenizer is not None:
+        tokenizer.save(path)
     save(model, path, family=OWN)
 
 
@@ -64,6 +73,8 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> Run:
             f"give the folder that `allformer train` or `allformer demo` wrote"
         )
     model = load(path, device=device)
+    if not any(stack.source.vocab for stack in model.config.stacks.values()):
+        return Run(path, model, None)
     tokenizer = own_tokenizer(path, model.config)
     check_vocabulary(path, model, tokenizer)
     return Run(path, model, tokenizer)

@@ -53,7 +53,7 @@ def write_report(
     path: str | Path,
     *,
     model: Model[Any],
-    tokenizer: ReadsTokens,
+    tokenizer: ReadsTokens | None,
     history: Sequence[Mapping[str, Any]],
     scores: Mapping[str, Any],
     facts: Mapping[str, Any],
@@ -67,13 +67,14 @@ def write_report(
     `scores` and `facts` may lack anything: what is there is shown. A fact is a text, a number or
     `{"en": …, "zh": …}`; `facts["commands"]` gives the commands of the last section by their names
     in `COMMANDS`, or others. The samples (of a translator) or `predictions` (of all else) are from
-    outside the training data; the first ones that are short enough show their attention.
+    outside the training data; the first ones that are short enough show their attention (without
+    a `tokenizer`, as of a model that reads no text, none does).
     `statistics` are the rows of statistics.jsonl.
     """
     shown = [(s.source, s.output) for s in samples]
     if predictions is not None:
         shown += [(row.input, row.given) for row in predictions.rows]
-    maps = attention_maps(model, tokenizer, shown)
+    maps = [] if tokenizer is None else attention_maps(model, tokenizer, shown)
     plots = curves.charts(history, curves.loss_unit(model.config))
     heats, layers = position_figures(model), layer_charts(statistics)
     calibration = None if predictions is None else examples.calibration_chart(predictions)

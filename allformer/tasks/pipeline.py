@@ -120,7 +120,7 @@ def open_pipeline(
 
 def run_pipeline(run: Run) -> Pipeline:
     """What training gave back, for the tasks: `run_pipeline(train(recipe, out).run)`."""
-    return Pipeline(run.model, run.tokenizer, run.path, config.to_dict(run.model.config))
+    return Pipeline(run.model, run.text, run.path, config.to_dict(run.model.config))
 
 
 def as_pipeline(source: Source, *, head: bool = True) -> Pipeline:

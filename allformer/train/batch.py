@@ -1,7 +1,8 @@
 """Batches for training, packed: no padding is stored, moved or computed.
 
 A batch is a NamedTuple of an objective's own: tensors, layouts, and `tokens`, how many labels its
-loss counts (with several terms also `counts`, one for each). What is here works on any of them.
+loss counts (with several terms also `counts`, one for each); perhaps `key`, the seed of what is
+drawn for it on the device. What is here works on any of them.
 
 Legend: N tokens, R rows (sentences), W the longest row.
 """
@@ -57,9 +58,18 @@ def mapped(batch: B, change: Callable[[Tensor], Tensor]) -> B:
 
 def uncounted(batch: B) -> B:
     """The same batch for a compiled graph, which would be made anew for each number of tokens."""
-    numbers = {"tokens": 0, "counts": ()}
+    numbers = {"tokens": 0, "counts": (), "key": None}
     fields = batch._fields  # type: ignore[attr-defined]
     new: B = batch._replace(**{k: x for k, x in numbers.items() if k in fields})  # type: ignore[attr-defined]
+    return new
+
+
+def keyed(batch: B, *place: int) -> B:
+    """The same batch with its `key`, if it has a field for one: `keyed(batch, seed, epoch, 7)`."""
+    if "key" not in batch._fields:  # type: ignore[attr-defined]
+        return batch
+    key = int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1)
+    new: B = batch._replace(key=key)  # type: ignore[attr-defined]
     return new
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from allformer.errors import TrainingError
 from allformer.train.step import Stepper
@@ -39,6 +41,17 @@ def explain_nonfinite(
         "model.norm_at=pre, or train.precision=fp32; then --resume goes on from the last checkpoint"
     )
     return TrainingError("\n".join(lines))
+
+
+def diverged(nll: float, rows: Sequence[Mapping[str, Any]], choices: int) -> Iterator[str]:
+    """A line if a run has learnt less than nothing: `choices` answers as likely as each other."""
+    chance = math.log(choices)
+    trained = [row["nll"] for row in rows if "nll" in row]
+    if min([nll, *trained[-1:]]) > 2 * chance:
+        yield (
+            f"the run has diverged: validation nll {nll:.3g} is far worse than guessing "
+            f"({chance:.3g}); try a lower optim.rate or a longer schedule.warmup"
+        )
 
 
 def _bad(found: Iterable[Extreme]) -> list[str]:

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from allformer.core.precision import pick_device
-from allformer.train.batch import moved
 from allformer.train.loop import Job, open_objective
 from allformer.train.sections.recipe import Recipe
 from allformer.train.stream import batches_of, prefetch
@@ -91,7 +90,7 @@ def _measure(job: Job) -> DryRun:
                 begin = time.perf_counter()
                 tokens, steps = 0, 0
             taken = [next(source)[0] for _ in range(job.recipe.train.accumulate)]
-            batches = [moved(batch, job.device) for batch in taken]
+            batches = [job.objective.onto(batch, job.device) for batch in taken]
             if number == 0 and job.device.type == "cpu":
                 with _saved(job.model, kept):
                     job.stepper.plain_loss(batches[0])

@@ -24,9 +24,9 @@ from allformer.config import to_dict
 from allformer.core.model import build
 from allformer.core.precision import pick_device
 from allformer.errors import CheckpointError, ConfigError, TrainingError
-from allformer.train.batch import mapped, moved
+from allformer.train.batch import mapped
 from allformer.train.best import Best
-from allformer.train.diagnose import explain_nonfinite
+from allformer.train.diagnose import diverged, explain_nonfinite
 from allformer.train.interrupts import interrupts
 from allformer.train.known_data import check_data, write_data
 from allformer.train.lock import only_one
@@ -44,12 +44,12 @@ from allformer.train.redraw import Redraw
 from allformer.train.resumed import resumed_recipe, write_recipe
 from allformer.train.sections.common import TrainRecipe
 from allformer.train.sections.recipe import Recipe
-from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
 from allformer.train.step import Stepper, StepSettings
 from allformer.train.stream import Place, batches_of, micro_batches, prefetch
 from allformer.train.threads import pick_threads, threads
-from allformer.train.tokenizing import expected, kept_tokenizer, make_tokenizer
+from allformer.train.tokenizing import expected, run_tokenizer, vocabulary_of
+from allformer.train.told import told_figures
 from allformer.train.validate import validate
 from allformer.train.watch.boards import check_boards
 from allformer.train.watch.watch import Watch
@@ -170,10 +170,8 @@ class Job:
         ranks.check(recipe)
         if resume:
             ranks.same(lambda: check_data(run, objective, allow_changed_data, say))
-        self.tokenizer = ranks.same(
-            lambda: kept_tokenizer(run) if resume else make_tokenizer(objective, say)
-        )
-        if not resume and ranks.main:
+        self.tokenizer = ranks.same(lambda: run_tokenizer(objective, run, resume, say))
+        if self.tokenizer is not None and not resume and ranks.main:
             self.tokenizer.save(run)
         ranks.first(lambda: objective.encode(self.tokenizer, say))
         torch.manual_seed(recipe.train.seed)
@@ -182,7 +180,7 @@ class Job:
             tree = read_config_of(run / "config.json")
             self.model: Any = build(tree, device=cradle).train()
         else:
-            tree = objective.config(Vocabulary.of(self.tokenizer))
+            tree = objective.config(vocabulary_of(self.tokenizer))
             self.model = begin(recipe.model, tree, cradle, say).train()
         self.model.provenance.generation = objective.generation(tree)
         self.parameters = sum(p.numel() for p in self.model.parameters())
@@ -249,6 +247,7 @@ class Job:
         if not resume:
             write_data(self.run, self.objective)
             write_json(self.run / "config.json", to_dict(self.model.config))
+            self.objective.leave(self.run)
         if self.model.provenance.generation is not None:
             write_json(self.run / GENERATION, self.model.provenance.generation)
 
@@ -313,7 +312,8 @@ class Job:
                 batches.append(batch)
         self.step += 1
         random = self.watch.before(self.step, batches)
-        result = self.stepper([moved(b, self.device) for b in batches], self._rate(self.step))
+        ready = [self.objective.onto(b, self.device) for b in batches]
+        result = self.stepper(ready, self._rate(self.step))
         self.redraw(self.step)
         self.watch.after(result)
         self.window.add(self.step, result, batches, random)
@@ -423,12 +423,9 @@ class Job:
         self.ranks.wait()
         self.say(f"done in {clock(self.seconds)}: {told_figures(row)} ({which}), in {self.run}")
         nll = row["validation_nll"]
-        if self.objective.perplexity and self._diverged(nll):
-            self.say(
-                f"the run has diverged: validation nll {nll:.3g} is far worse "
-                f"than guessing ({self._chance():.3g}); try a lower optim.rate or a longer "
-                f"schedule.warmup"
-            )
+        if self.objective.perplexity and self.tokenizer is not None:
+            for line in diverged(nll, self.metrics.rows, self.tokenizer.vocab_size):
+                self.say(line)
         return TrainResult(
             Run(self.run, self.model, self.tokenizer),
             self.step,
@@ -472,14 +469,6 @@ class Job:
             raise CheckpointError(f"{self.run} has no good checkpoint left to take weights from")
         return good
 
-    def _chance(self) -> float:
-        """The NLL of who knows nothing: every piece is as likely."""
-        return math.log(self.tokenizer.vocab_size)
-
-    def _diverged(self, validation: float) -> bool:
-        trained = [row["nll"] for row in self.metrics.rows if "nll" in row]
-        return bool(min([validation, *trained[-1:]]) > 2 * self._chance())
-
 
 def _kept(asked: TrainRecipe) -> int:
     """Checkpoints that stay: not fewer than the mean at the end is taken of."""
@@ -489,17 +478,3 @@ def _kept(asked: TrainRecipe) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def told_figures(row: dict[str, Any]) -> str:
-    """The figures of a validation, the first few: `validation perplexity 3.2, right 0.81`."""
-    found = {k.removeprefix("validation_"): x for k, x in row.items() if k.startswith("validation")}
-    nll = found.pop("nll")
-    first = f"perplexity {_short(found.pop('perplexity'))}" if "perplexity" in found else ""
-    parts = [first or f"nll {nll:.3f}", *(f"{k} {x:.4g}" for k, x in list(found.items())[:4])]
-    return "validation " + ", ".join(parts)
-
-
-def _short(perplexity: float) -> str:
-    """Three places, or the power of ten where nobody would count the digits."""
-    return f"{perplexity:.3f}" if perplexity < 1e6 else f"{perplexity:.2e}"

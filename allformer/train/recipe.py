@@ -21,6 +21,7 @@ from allformer.train.sections.common import (
     CheckpointTokenizer,
     DecodeRecipe,
     LogRecipe,
+    NoTokenizer,
     ParallelRecipe,
     TokenizerRecipe,
     TrainRecipe,
@@ -106,7 +107,13 @@ def _recipe(given: dict[str, Any], where: str) -> Recipe:
     found["data"] = read_section(objective.Data, given.get("data", {}), f"{where}.data")
     if "model" in given:
         found["model"] = read_model(given["model"], f"{where}.model")
-    if "tokenizer" in given:
+    if not objective.words:
+        if "tokenizer" in given:
+            raise ConfigError(
+                f"{where}.tokenizer is for text, which objective={name!r} has none of; remove it"
+            )
+        found["tokenizer"] = NoTokenizer()
+    elif "tokenizer" in given:
         found["tokenizer"] = _tokenizer(given["tokenizer"], f"{where}.tokenizer")
     hints = typing.get_type_hints(Recipe)
     for section in set(given) - set(found) - {"objective"}:

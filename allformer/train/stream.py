@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from allformer.data.batches import Indices, token_batches
-from allformer.train.batch import Frame
+from allformer.train.batch import Frame, keyed
 from allformer.train.objectives.objective import Lengths, Objective
 from allformer.train.sections.common import TrainRecipe
 
@@ -47,7 +47,8 @@ def micro_batches(
             batches = batches_of(objective, examples, train, epoch, frame, chunk)
             for number, index in enumerate(batches[skip:], skip + 1):
                 if ranks - left == mine:
-                    own = objective.collate(examples, index, frame)
+                    place = (train.seed, epoch, chunk, number)
+                    own = keyed(objective.collate(examples, index, frame), *place)
                 left -= 1
                 if not left:
                     yield own, Place(epoch, number, chunk)

@@ -35,13 +35,26 @@ def make_tokenizer(objective: Objective[Any, Any], say: Say) -> Tokenizer:
     return tokenizer
 
 
-def kept_tokenizer(run: Path) -> Tokenizer:
-    """That of a run which goes on."""
-    return own_tokenizer(run, read_config_of(run / "config.json"))
+def run_tokenizer(
+    objective: Objective[Any, Any], run: Path, resume: bool, say: Say
+) -> Tokenizer | None:
+    """That of a new run, or of one which goes on; None where the objective has no words."""
+    if not objective.words:
+        return None
+    if resume:
+        return own_tokenizer(run, read_config_of(run / "config.json"))
+    return make_tokenizer(objective, say)
 
 
-def expected(objective: Objective[Any, Any]) -> Vocabulary:
+def vocabulary_of(tokenizer: Tokenizer | None) -> Vocabulary | None:
+    """What a config tree has to know of it."""
+    return None if tokenizer is None else Vocabulary.of(tokenizer)
+
+
+def expected(objective: Objective[Any, Any]) -> Vocabulary | None:
     """A vocabulary to check the model with, before there is a tokeniser."""
+    if not objective.words:
+        return None
     asked = objective.recipe.tokenizer
     if isinstance(asked, CheckpointTokenizer):
         return Vocabulary.of(load_tokenizer(find_checkpoint(asked.checkpoint)))

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from allformer.data.batches import token_batches
-from allformer.train.batch import moved
 from allformer.train.objectives.objective import Objective
 
 
@@ -39,9 +38,10 @@ def validate(
     try:
         batches = objective.order(examples)
         if batches is None:
-            batches = [*token_batches(*sides, budget, seed=0, epoch=0, pool=1000)]
+            rows = objective.recipe.train.batch_rows
+            batches = token_batches(*sides, budget, seed=0, epoch=0, pool=1000, max_rows=rows)
         for index in batches:
-            batch = moved(objective.collate(examples, index), model.device)
+            batch = objective.onto(objective.collate(examples, index), model.device)
             nll, measured = objective.appraise(model, batch, dtype=dtype)
             nlls += nll.reshape(-1).double().cpu()
             counts = [a + b for a, b in zip(counts, objective.counts(batch), strict=True)]

@@ -242,7 +242,7 @@ def test_weights_say_how_much_of_each_file_is_read(tmp_path):
     )  # fmt: skip
     objective = opened(asked)
     rows = objective.examples(0)
-    first = [objective.words.decode([rows.documents[i][0]]) for i in range(len(rows.documents))]
+    first = [objective.pieces.decode([rows.documents[i][0]]) for i in range(len(rows.documents))]
     assert (first.count("a"), first.count("b")) == (300, 100)
 
 

@@ -128,7 +128,7 @@ def test_the_target_is_the_text_and_rows_are_whole_sentences():
     assert all(row[-1] == 3 and len(row) <= 32 for row in said)
     whole = [i for row in said for i in row[:-1]]
     assert whole == table["ids"].flat().tolist()
-    decoded = [objective.words.decode(row) for row in said]
+    decoded = [objective.pieces.decode(row) for row in said]
     assert all(text.rstrip().endswith(".") for text in decoded)
     assert "".join(sentences("A. B! C?\nD")) == "A. B! C?\nD"
     read = [batch.source[a:b].tolist() for a, b in pairwise(batch.source_layout.starts.tolist())]

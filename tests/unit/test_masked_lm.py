@@ -120,7 +120,7 @@ def test_masks_change_with_the_epoch_not_with_the_batch_and_those_of_validation_
 
 def test_whole_words_are_hidden_as_a_whole():
     objective = opened(recipe(whole_words=True, tokenizer={"kind": "bpe", "vocab": 60}))
-    begins = word_begins(objective.words)
+    begins = word_begins(objective.pieces)
     total = chosen = 0
     for epoch in range(20):
         batch, before = whole(objective, epoch)
@@ -257,7 +257,7 @@ def test_the_loss_is_that_of_bert_in_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     objective = opened(recipe(pair="next-sentence"))
     config = transformers.BertConfig(
-        vocab_size=objective.words.vocab_size, hidden_size=24, num_hidden_layers=2,
+        vocab_size=objective.pieces.vocab_size, hidden_size=24, num_hidden_layers=2,
         num_attention_heads=2, intermediate_size=40, max_position_embeddings=40,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip

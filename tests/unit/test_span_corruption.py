@@ -155,7 +155,7 @@ def test_the_loss_is_that_of_t5_in_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     objective = opened(recipe())
     config = transformers.T5Config(
-        vocab_size=objective.words.vocab_size, d_model=24, d_kv=8, d_ff=40, num_layers=2,
+        vocab_size=objective.pieces.vocab_size, d_model=24, d_kv=8, d_ff=40, num_layers=2,
         num_heads=3, dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0,
     )  # fmt: skip
     torch.manual_seed(0)

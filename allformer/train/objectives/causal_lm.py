@@ -139,7 +139,7 @@ class CausalLM(SaysWords, OverTexts[LineRows, LineBatch]):
     def predictions(self, model: Any, examples: LineRows, count: int = 50) -> Predictions:
         """How the model goes on with the beginnings of held-out texts."""
         documents = self.encoded.validation["ids"]
-        return continued(model, self.words, documents, self.longest, count)
+        return continued(model, self.pieces, documents, self.longest, count)
 
     def _hidden(
         self, model: DecoderOnlyModel, batch: LineBatch, dtype: torch.dtype | None

@@ -144,7 +144,7 @@ class Denoising(OverTexts[SentenceRows, PairBatch], TextToText[SentenceRows]):
         read = said
         if asked.permute:
             read = shuffled(said, examples.sentences.take(index), index, draws)
-        mask = self.words.special_ids.get("mask", 0)
+        mask = self.pieces.special_ids.get("mask", 0)
         read = NOISES[asked.noise](read, index, draws, asked.rate, asked.mean_span, mask)
         every = np.arange(len(index))
         source, target = (
@@ -154,4 +154,4 @@ class Denoising(OverTexts[SentenceRows, PairBatch], TextToText[SentenceRows]):
 
     def predictions(self, model: Any, examples: SentenceRows, count: int = 50) -> Predictions:
         """What the model makes of damaged held-out texts."""
-        return written(model, self, examples, self.words, count)
+        return written(model, self, examples, self.pieces, count)

@@ -137,7 +137,7 @@ class MaskedLM(OverTexts[MaskedRows, MaskedBatch]):
         if self._masking is None:
             asked = self.options
             self._masking = Masking.of(
-                self.words, asked.rate, asked.masked, asked.random, asked.whole_words
+                self.pieces, asked.rate, asked.masked, asked.random, asked.whole_words
             )
         return self._masking
 
@@ -283,7 +283,7 @@ class MaskedLM(OverTexts[MaskedRows, MaskedBatch]):
         index = np.linspace(0, len(rows) - 1, min(len(rows), 2 * count)).astype(int)
         index = np.unique(index)[: max(1, self.recipe.train.batch_tokens // int(rows.max()))]
         batch = self.collate(examples, index)
-        return filled(model, self, batch, self.words, count)
+        return filled(model, self, batch, self.pieces, count)
 
     def _hidden(
         self, model: EncoderOnlyModel, batch: MaskedBatch, dtype: torch.dtype | None

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -25,12 +26,11 @@ import torch
 from torch import Tensor
 
 from allformer.text.tokenizer import Tokenizer
-from allformer.train.batch import Array, B, Frame
+from allformer.train.batch import Array, B, Frame, moved
 from allformer.train.predictions import Predictions
 from allformer.train.sections.data import PathData
 from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.section import NoOptions, Section
-from allformer.train.sections.vocabulary import Vocabulary
 
 E = TypeVar("E")  # the examples of an epoch
 Lengths = npt.NDArray[np.int64]
@@ -42,10 +42,12 @@ class Objective(ABC, Generic[E, B]):
 
     The order of calls: `open`, `config` (all that can be refused is refused), `texts`,
     `tokenizer`, `encode`, `config` again for the tokeniser that there is now, and then `chunks`,
-    `collate` and `loss` again and again.
+    `collate`, `ready` and `loss` again and again. One without `words` (of images alone) has no
+    texts and no tokeniser: `encode` gets None for a `Tokenizer`, `config` for a `Vocabulary`.
     """
 
     name: ClassVar[str]  # under which it is registered
+    words: ClassVar[bool] = True  # whether there is text, and so a tokeniser
     shape: ClassVar[str] = "encoder-decoder"  # of a model that the recipe gives as sizes alone
     Options: ClassVar[type[Section]] = NoOptions
     Data: ClassVar[type[Section]] = PathData
@@ -65,16 +67,16 @@ class Objective(ABC, Generic[E, B]):
     def open(self, corpus: Any = None) -> None:
         """Find the data that the recipe names, or take `corpus` for it; nothing is read whole."""
 
-    @abstractmethod
     def texts(self) -> Iterable[str]:
-        """The training texts, for the tokeniser to be trained on."""
+        """The training texts, for the tokeniser to be trained on; none of one without words."""
+        return ()
 
     def tokenizer(self, trained: Tokenizer) -> Tokenizer:
         """The tokeniser as the tasks shall find it: what it puts around a text, how long it is."""
         return trained
 
     @abstractmethod
-    def encode(self, tokenizer: Tokenizer, say: Say) -> None:
+    def encode(self, tokenizer: Any, say: Say) -> None:
         """Keep the examples for training and validation as ids; `say` what was left out."""
 
     @abstractmethod
@@ -119,13 +121,16 @@ class Objective(ABC, Generic[E, B]):
         longest: int = self.recipe.data.max_length
         return min(longest, self.recipe.train.batch_tokens)
 
-    def config(self, vocabulary: Vocabulary) -> Any:
+    def config(self, vocabulary: Any) -> Any:
         """The config tree to train; one that this objective cannot train is refused."""
         return self.recipe.model.fitted(self.shape, self.longest, vocabulary)
 
     def generation(self, config: Any) -> dict[str, Any] | None:
         """The generation_config.json to leave beside the weights."""
         return None
+
+    def leave(self, run: Path) -> None:
+        """Write what the tasks need beside weights and tokeniser: how images are prepared."""
 
     # --- batches and losses -----------------------------------------------------------------------
 
@@ -138,6 +143,22 @@ class Objective(ABC, Generic[E, B]):
     @abstractmethod
     def collate(self, examples: E, index: Array, frame: Frame | None = None) -> B:
         """The examples numbered `index` as one batch; with a `frame`, filled up to its size."""
+
+    def ready(self, batch: B) -> B:
+        """What is done to a batch on the device before the step: augmentation, whole batches at
+        once. Here nothing.
+
+        It is run eagerly, without gradients, before `loss` and everything that is made of a batch.
+        A batch with a field `key` has there, in training, a number that (seed, epoch, place) alone
+        decide, so that a resumed run and a replay draw the same; in validation it has None, and
+        nothing is left to chance. torch's own generators are left alone.
+        """
+        return batch
+
+    def onto(self, batch: B, device: torch.device | str) -> B:
+        """A batch as `loss` reads it: on the device, and made ready."""
+        with torch.no_grad():
+            return self.ready(moved(batch, device))
 
     @abstractmethod
     def loss(

@@ -65,7 +65,7 @@ class OverTexts(Objective[E, B]):
         return self._encoded
 
     @property
-    def words(self) -> Tokenizer:
+    def pieces(self) -> Tokenizer:
         """The tokeniser, after `encode`."""
         assert self._tokenizer is not None
         return self._tokenizer
@@ -73,7 +73,7 @@ class OverTexts(Objective[E, B]):
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokeniser's."""
-        return Vocabulary.of(self.words)
+        return Vocabulary.of(self.pieces)
 
     @abstractmethod
     def rows(self, table: Table, epoch: int, number: int) -> E:

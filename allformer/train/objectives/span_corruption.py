@@ -175,4 +175,4 @@ class SpanCorruption(OverTexts[NoisyRows, PairBatch], TextToText[NoisyRows]):
 
     def predictions(self, model: Any, examples: NoisyRows, count: int = 50) -> Predictions:
         """What the model says of the gaps in held-out texts."""
-        return written(model, self, examples, self.words, count)
+        return written(model, self, examples, self.pieces, count)

@@ -59,6 +59,11 @@ class CheckpointTokenizer(Tokenizing):
 
 
 @dataclass(frozen=True)
+class NoTokenizer(Tokenizing):
+    """Of an objective without words."""
+
+
+@dataclass(frozen=True)
 class TrainRecipe(Section, section="train"):
     """The loop."""
 

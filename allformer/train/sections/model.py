@@ -1,6 +1,7 @@
 """A recipe's model section, and the config tree that it asks for.
 
     model: {dim: 256, heads: 4, layers: 3}                        # plain sizes; perhaps a mixer
+    model: {patch: 4, dim: 192, heads: 3, layers: 9}              # the same, of one that sees
     model: {preset: t5-small, change: {encoder.blocks.times: 2}}  # a preset with changes
     model: {is: EncoderDecoder, encoder: …}                       # a whole config tree
     model: {checkpoint: runs/mine, head: {kind: classes}}         # trained weights, a fresh head
@@ -23,22 +24,31 @@ from allformer.config import ACTIVATIONS, EncoderDecoder, from_dict, to_dict
 from allformer.errors import ConfigError, did_you_mean
 from allformer.families import preset, presets
 from allformer.train.sections.head import HeadRecipe
-from allformer.train.sections.section import Count, Section, as_mapping, one_of, read_section, share
-from allformer.train.sections.sizes import SHAPES
+from allformer.train.sections.section import (
+    Count,
+    Section,
+    Whole,
+    as_mapping,
+    one_of,
+    read_section,
+    share,
+)
+from allformer.train.sections.sizes import SHAPES, image_encoder
 from allformer.train.sections.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
 class AnyModelRecipe(Section, section="model"):
-    """What the four forms answer."""
+    """What the five forms answer."""
 
     def tree(self, shape: str = "encoder-decoder", length: int = 512) -> Any:
         """The config tree; `shape` and `length` are for who says sizes alone."""
         raise NotImplementedError
 
-    def fitted(self, shape: str, length: int, vocabulary: Vocabulary) -> Any:
-        """The tree for a tokeniser's ids."""
-        return with_vocabulary(self.tree(shape, length), vocabulary)
+    def fitted(self, shape: str, length: int, vocabulary: Vocabulary | None) -> Any:
+        """The tree for a tokeniser's ids; without a tokeniser as it is."""
+        tree = self.tree(shape, length)
+        return tree if vocabulary is None else with_vocabulary(tree, vocabulary)
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,34 @@ class ModelRecipe(AnyModelRecipe):
         for name in tree.stacks:
             _put(raw, [name, "blocks", "attention", "mixer"], mixer, "model.mixer")
         return from_dict(raw, "model")
+
+
+@dataclass(frozen=True)
+class PatchRecipe(AnyModelRecipe):
+    """Sizes of a ViT: squares of `patch` pixels are its tokens. Without `cls` the mean of the
+    patches speaks for the image."""
+
+    patch: Count
+    dim: Count = 192
+    heads: Count = 3
+    feed: Count = 768
+    layers: Count = 9
+    dropout: Annotated[float, share("0.1")] = 0.0
+    attention_dropout: Annotated[float, share("0.1")] = 0.0
+    feed_dropout: Annotated[float, share("0.1")] = 0.0
+    cls: bool = True
+    registers: Whole = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dim % self.heads:
+            fits = [str(n) for n in range(1, 65) if self.dim % n == 0]
+            self.refuse("heads", f"must divide model.dim={self.dim}", f"try {', '.join(fits)}")
+
+    def tree(self, shape: str = "image-encoder", length: int = 512) -> Any:
+        if shape != "image-encoder":
+            self.refuse("patch", f"is of images, but this objective wants {shape}", "leave it out")
+        return image_encoder(**asdict(self))
 
 
 @dataclass(frozen=True)
@@ -129,10 +167,13 @@ class CheckpointModel(_Changed):
     def tree(self, shape: str = "encoder-decoder", length: int = 512) -> Any:
         return self._changed(read_config_of(self.directory / "config.json"), self.change, self.head)
 
-    def fitted(self, shape: str, length: int, vocabulary: Vocabulary) -> Any:
+    def fitted(self, shape: str, length: int, vocabulary: Vocabulary | None) -> Any:
         """The checkpoint has its vocabulary already: the tokeniser must fit into it."""
         tree = self.tree(shape, length)
-        room = min(stack.source.vocab for stack in tree.stacks.values())
+        if vocabulary is None:
+            return tree
+        sizes = (stack.source.vocab for stack in tree.stacks.values())
+        room = min((size for size in sizes if size), default=0)
         if vocabulary.size > room:
             raise ConfigError(
                 f"the tokeniser has {vocabulary.size:,} ids, but model.checkpoint="
@@ -158,11 +199,12 @@ class TreeRecipe(AnyModelRecipe):
 
 
 def read_model(data: Any, where: str) -> AnyModelRecipe:
-    """Which of the four forms it is, by its keys."""
+    """Which of the five forms it is, by its keys."""
     given = as_mapping(data, where)
     if "is" in given:
         return TreeRecipe(given)
-    for key, form in (("preset", PresetRecipe), ("checkpoint", CheckpointModel)):
+    forms = {"preset": PresetRecipe, "checkpoint": CheckpointModel, "patch": PatchRecipe}
+    for key, form in forms.items():
         if key in given:
             found: AnyModelRecipe = read_section(form, given, where)
             return found

@@ -12,6 +12,7 @@ from allformer.train.sections.common import (
     CheckpointTokenizer,
     DecodeRecipe,
     LogRecipe,
+    NoTokenizer,
     ParallelRecipe,
     TokenizerRecipe,
     Tokenizing,
@@ -59,6 +60,8 @@ class Recipe:
         plain: dict[str, Any] = {}
         for name in (f.name for f in fields(self) if f.name != "options"):
             value = getattr(self, name)
+            if isinstance(value, NoTokenizer):
+                continue
             plain[name] = value.plain() if isinstance(value, Section) else value
         if options := self.options.plain():
             plain["objective"] = {"is": self.objective, **options}

@@ -1,4 +1,4 @@
-"""Plain sizes as config trees: an encoder-decoder, a decoder, an encoder."""
+"""Plain sizes as config trees: an encoder-decoder, a decoder, an encoder, one over patches."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from allformer.config import (
     EncoderOnly,
     Feed,
     Learned,
+    LearnedPlane,
     Norm,
+    Patches,
     Pool,
     Stack,
     Tokens,
     repeat,
 )
+from allformer.errors import ConfigError
 from allformer.families.original import PAD, transformer
 
 _VOCAB = 1 << 10  # until the tokeniser says how large it is
+_SIDE = 8  # patches along a side, until the images are known
 
 
 def encoder_decoder(length: int, act: str | None, norm_at: str | None, **sizes: Any) -> Any:
@@ -62,6 +66,31 @@ def encoder(length: int, act: str | None, norm_at: str | None, **sizes: Any) -> 
     return EncoderOnly(stack, pool=Pool())
 
 
+def image_encoder(patch: int, cls: bool, registers: int, **sizes: Any) -> EncoderOnly:
+    """ViT's form, which transformers can open: norms before, a learned position for each patch.
+
+    The images' size and channels are not known yet: the objective puts them in.
+    """
+    norm = Norm(eps=1e-12)
+    source = Patches(patch, 3, (_SIDE * patch,) * 2, cls=cls, registers=registers)
+    stack = Stack(
+        sizes["dim"],
+        source,
+        LearnedPlane(source.shape, source.placed),
+        _blocks("gelu", "pre", norm, **sizes),
+        final_norm=norm,
+        dropout=sizes["dropout"],
+    )
+    return EncoderOnly(stack)
+
+
+def _no_patch(**sizes: Any) -> Any:
+    raise ConfigError(
+        "model.patch is missing: an image is read in squares of so many pixels a side; try "
+        "model: {patch: 4, dim: 192, heads: 3, layers: 9} for small images, or a preset (vit-small)"
+    )
+
+
 def _blocks(act: str, norm_at: str, norm: Norm, **sizes: Any) -> tuple[Block, ...]:
     block = Block(
         Attention(sizes["heads"], dropout=sizes["attention_dropout"]),
@@ -75,4 +104,5 @@ def _blocks(act: str, norm_at: str, norm: Norm, **sizes: Any) -> tuple[Block, ..
 
 SHAPES: dict[str, Callable[..., Any]] = {
     "encoder-decoder": encoder_decoder, "decoder": decoder, "encoder": encoder,
+    "image-encoder": _no_patch,
 }  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from allformer.core.taps import listen
-from allformer.train.batch import Batch, moved
+from allformer.train.batch import Batch
 from allformer.train.step import Stepper, weights
 
 
@@ -95,7 +95,7 @@ def look_again(stepper: Stepper, batches: Sequence[Batch], random: Random | None
     total = 0.0
     for batch in batches:
         with listen(note, exact=False):
-            loss, _ = stepper.plain_loss(moved(batch, model.device))
+            loss, _ = stepper.plain_loss(stepper.objective.onto(batch, model.device))
         mean = (loss.reshape(-1) * weight.to(loss.dtype)).sum()
         torch.autograd.backward(mean)
         values.append(extreme("loss", mean.detach()))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from allformer.core.taps import listen
-from allformer.train.batch import Batch, moved
+from allformer.train.batch import Batch
 from allformer.train.step import Result, Stepper
 from allformer.train.watch.extremes import Random
 
@@ -92,7 +92,7 @@ def _activations(stepper: Stepper, batch: Batch) -> Figures:
 
     random = Random.now(stepper.on_gpu)
     with torch.no_grad(), listen(note, exact=False):
-        stepper.plain_loss(moved(batch, stepper.model.device))
+        stepper.plain_loss(stepper.objective.onto(batch, stepper.model.device))
     random.put()
     return {place: {name: float(x) for name, x in each.items()} for place, each in found.items()}
 

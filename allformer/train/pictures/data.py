@@ -1,0 +1,102 @@
+"""The data section of objectives over pictures.
+
+data:
+  path: fashion-mnist            # with its splits: a folder of folders, idx, CIFAR, …
+  augment: {crop: 4, flip: 0.5, randaugment: 2, mixup: 0.8, cutmix: 1.0, erase: 0.25}
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+
+from allformer.config.check import Rule
+from allformer.data.pictures import SPLITS, Part, Pictures, open_pictures
+from allformer.errors import DataError
+from allformer.train.sections.section import Section, at_least, one_of, positive
+
+_MOST_HELD_OUT = 5_000
+_TWO = Rule(lambda x: len(x) == 2, "must be [height, width]", "try [32, 32]")
+_THREE = Rule(lambda x: len(x) in (1, 3), "must have a number for each channel", "try [0.5]")
+Side = Annotated[int, at_least(1)]
+Numbers = Annotated[tuple[float, ...], _THREE]
+
+
+@dataclass(frozen=True)
+class PictureData(Section, section="data"):
+    """Where pictures come from, and in which size they are read.
+
+    `image`, `channels`, `mean` and `std` left out are those of the model's checkpoint, else the
+    data's own size and 0.5; the run's recipe has them all.
+    """
+
+    path: str | None = None
+    format: str = "auto"
+    validation: str | None = None  # a split of `path` (test), or other data; None: val, else held
+    # out of train: so many pictures, or a share of them; None: 5 %, at most 5,000
+    hold_out: Annotated[float | None, positive("0.1, or 1000 pictures")] = None
+    image: Annotated[tuple[Side, ...] | None, _TWO] = None
+    channels: Annotated[int | None, Rule(lambda x: x in (1, 3), "must be 1 or 3", "try 3")] = None
+    mean: Numbers | None = None  # of values from 0 to 1
+    std: Numbers | None = None
+    resample: Annotated[str, one_of("bilinear", "bicubic", "nearest", "lanczos")] = "bilinear"
+
+    def opened(self, corpus: Any = None, seed: int = 0) -> tuple[Pictures, Pictures]:
+        """The pictures to train on and those to validate on."""
+        splits = corpus if corpus is not None else self._splits()
+        if self.validation is not None:
+            held = self._named(splits)
+            return splits.get("train", held), held
+        if "train" not in splits:
+            raise DataError(f"{self.path} has no train split, only {', '.join(splits)}; add one")
+        if "val" in splits:
+            return splits["train"], splits["val"]
+        return self._held_out(splits["train"], seed)
+
+    def _splits(self) -> dict[str, Pictures]:
+        if self.path is None:
+            raise DataError("data.path is missing: say where the pictures are, or give --data DIR")
+        return open_pictures(self.path, self.format)
+
+    def _named(self, splits: dict[str, Pictures]) -> Pictures:
+        name = self.validation
+        assert name is not None
+        if name in SPLITS:
+            if name not in splits:
+                raise DataError(
+                    f"data.validation={name!r}: there is no such split, only {', '.join(splits)}"
+                )
+            return splits[name]
+        other = open_pictures(name, self.format)
+        return next(other[split] for split in ("val", "test", "train") if split in other)
+
+    def _held_out(self, train: Pictures, seed: int) -> tuple[Pictures, Pictures]:
+        count = self.hold_out
+        if count is None:
+            count = min(_MOST_HELD_OUT, max(1, len(train) // 20))
+        size = round(count * len(train)) if count < 1 else int(count)
+        if not 0 < size < len(train):
+            self.refuse("hold_out", f"leaves nothing of {len(train):,} pictures", "try 0.1")
+        order = np.random.default_rng([seed, len(train)]).permutation(len(train))
+        return Part(train, np.sort(order[size:])), Part(train, np.sort(order[:size]))
+
+    def scored(self, path: str | None, split: str | None) -> tuple[str, PictureData]:
+        """The section whose validation pictures are a split (None: test, else val, else all) of its
+        own data or of another `path`, and what to call it."""
+        here = replace(self, path=path) if path is not None else self
+        splits = here._splits()
+        if path is None and split in (None, "val") and "test" not in splits and "val" not in splits:
+            return "val", self  # which training held out
+        name = split or next(x for x in ("test", "val", "train") if x in splits)
+        if name == "val" and name not in splits and path is None:
+            return name, self
+        if name not in splits:
+            raise DataError(
+                f"{here.path} has no {name} split; it has {', '.join(splits)}; try --split "
+                f"{next(iter(splits))}"
+            )
+        return ("all" if len(splits) == 1 and split is None else name), replace(
+            here, validation=name
+        )
