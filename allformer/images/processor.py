@@ -10,11 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from allformer.errors import DataError
-from allformer.images.in_order import in_order
+from allformer.images.in_order import in_order, usable_cores
 from allformer.images.prepare import Array, look_up, pixels_of, value_table
 from allformer.images.read import Image, read_image
 from allformer.images.settings import Settings, make_settings
@@ -23,7 +24,8 @@ from allformer.json_file import read_object
 FILE = "preprocessor_config.json"
 WHOLE = "processor_config.json"  # transformers 5: of several processors together
 FILES = (WHOLE, FILE)
-WORKERS = 4  # threads: reading and resizing go on beside each other, Pillow lets Python's lock go
+# Threads: reading and resizing go on beside each other, Pillow lets Python's lock go.
+WORKERS = max(4, usable_cores())
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +52,21 @@ class Processor:
 
     def one(self, image: Image, name: str = "the image") -> Tensor:
         """A single image, C H W."""
+        return torch.from_numpy(look_up(self._bytes(image, name), self._table))
+
+    def _bytes(self, image: Image, name: str) -> Array:
+        """Read, resized and cropped, C H W."""
         read = read_image(image, mode=self.settings.mode, name=name)
         name = str(image) if isinstance(image, str | Path) else name
-        return torch.from_numpy(look_up(pixels_of(read, self.settings, name), self._table))
+        return pixels_of(read, self.settings, name)
+
+    def values(self, pixels: Tensor) -> Tensor:
+        """Bytes B C H W, wherever they are, as the model reads them: the bits that `one` gives."""
+        if self._table is None:
+            return pixels
+        table = torch.from_numpy(self._table).to(pixels.device, non_blocking=True)
+        channel = torch.arange(len(table), device=pixels.device)[:, None, None]
+        return torch.take(table, pixels.long() + 256 * channel)
 
     def batches(
         self,
@@ -61,22 +75,34 @@ class Processor:
         *,
         workers: int = WORKERS,
         progress: Callable[[int], None] | None = None,
+        device: torch.device | None = None,
     ) -> Iterator[Tensor]:
-        """Batches of at most `size` in order, read ahead by so many threads.
+        """Batches of at most `size` in order on the `device`, read ahead by so many threads.
 
         `progress` hears how many images are done. Never more than the next few images are in
-        memory, however many there are.
+        memory, however many there are. To a GPU go bytes, a fourth of what they become there.
         """
         if size < 1:
             raise DataError(f"size={size} must be at least 1: so many images go together")
         named = ((image, f"image {i}") for i, image in enumerate(images, 1))
-        stream = in_order(lambda pair: self.one(*pair), named, workers)
+        if device is None or device.type != "cuda":
+            stream = in_order(lambda pair: self.one(*pair), named, workers)
+        else:
+            stream = in_order(lambda pair: _contiguous(self._bytes(*pair)), named, workers)
         done = 0
         while rows := list(islice(stream, size)):
-            yield _stacked(rows, done)
+            yield self._moved(_same(rows, done), device)
             done += len(rows)
             if progress is not None:
                 progress(done)
+
+    def _moved(self, rows: list[Tensor], device: torch.device | None) -> Tensor:
+        """A batch where it shall be; nobody waits until it is there."""
+        if device is None or device.type != "cuda":
+            batch = torch.stack(rows)
+            return batch if device is None else batch.to(device)
+        pinned = torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, pin_memory=True)
+        return self.values(torch.stack(rows, out=pinned).to(device, non_blocking=True))
 
     def save(self, directory: str | Path) -> None:
         """Write the files back, byte for byte; fresh settings as a file that transformers opens."""
@@ -114,7 +140,12 @@ def load_processor(directory: str | Path) -> Processor:
     return Processor(settings, {name: path.read_bytes() for name, path in files.items()})
 
 
-def _stacked(rows: list[Tensor], done: int) -> Tensor:
+def _contiguous(pixels: Array) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(pixels))
+
+
+def _same(rows: list[Tensor], done: int) -> list[Tensor]:
+    """They are of one size, or an error."""
     for i, row in enumerate(rows):
         if row.shape != rows[0].shape:
             raise DataError(
@@ -122,4 +153,4 @@ def _stacked(rows: list[Tensor], done: int) -> Tensor:
                 f"{tuple(rows[0].shape)}: they do not go together; prepare them one by one, or set "
                 f"a crop_size"
             )
-    return torch.stack(rows)
+    return rows

@@ -72,9 +72,9 @@ class ImagePipeline:
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[Tensor]:
         """`pixel_values` on the model's device, in order; the next ones are read meanwhile."""
-        found = self.processor.batches(images, batch, workers=workers, progress=progress)
-        for pixels in found:
-            yield pixels.to(self.model.device)
+        return self.processor.batches(
+            images, batch, workers=workers, progress=progress, device=self.model.device
+        )
 
 
 ImageSource = ImagePipeline | str | Path
