@@ -15,6 +15,7 @@ from allformer.config import Attention, Block, ClassHead, EncoderOnly, Feed, Nor
 from allformer.core import stack as core_stack
 from allformer.core.feed_forward import Feed as FeedModule
 from allformer.core.model import EncoderOnlyModel
+from allformer.core.replay import ReplayPixels
 from allformer.errors import ConfigError
 from tests.loud import make_loud
 
@@ -162,3 +163,34 @@ def test_texts_with_padding_are_answered_alike(dropped):
     whole = model(input_ids=ids, attention_mask=keep).logits
     alone = model(input_ids=ids, attention_mask=keep, states=False).logits
     assert torch.allclose(whole, alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("states", [True, False])
+def test_a_graph_of_images_is_one_and_gives_what_the_model_gives(states):
+    """Whole: a break would be a wait in the middle of it."""
+    model = built(NARROW["pooler"])
+    replay = ReplayPixels(model.infer, torch.float64)
+    call = torch.compile(replay._run, backend="eager", fullgraph=True)
+    with torch.inference_mode():
+        for x in (pixels(), pixels()[:2]):
+            found, wanted = call(x, 7, states), model(pixel_values=x, states=states)
+            assert [*found] == [*wanted]
+            assert all(torch.allclose(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_images_through_cuda_graphs_give_what_the_model_gives():
+    model = built(NARROW["pooler"]).float().cuda()
+    x = pixels().float().cuda()
+    with torch.inference_mode():
+        plain = [model(pixel_values=rows) for rows in (x, x[:2])]
+        model.compile()
+        for _ in range(2):  # captured, then replayed
+            for rows, wanted in zip((x, x[:2]), plain, strict=True):
+                found = model(pixel_values=rows)
+                assert all(torch.allclose(found[n], wanted[n], atol=1e-3) for n in wanted)
+                alone = model(pixel_values=rows, states=False)
+                assert [*alone] == ["logits"]
+                assert torch.allclose(alone.logits, wanted.logits, atol=1e-3)
+    assert model(pixel_values=x, labels=torch.tensor([0, 1, 1]).cuda()).loss.requires_grad
