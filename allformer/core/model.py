@@ -498,7 +498,7 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         if plain and source.per_token:
             self._replay = ReplayText(self.infer, self.reads_first)
         elif plain and source.takes[0] == "pixel_values":
-            self._replay = ReplayPixels(self.infer, next(self.parameters()).dtype)
+            self._replay = ReplayPixels(self.infer, next(self.parameters()))
         else:
             super().compile(*args, **kwargs)
 

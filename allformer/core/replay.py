@@ -7,7 +7,8 @@
 A graph has fixed sizes, but the number of real tokens changes from batch to batch. So tokens are
 packed into a multiple of `STEP` places; what is too many stands in rows of its own, at which no
 sentence looks. One number is read back from the GPU for each batch: how many tokens there are.
-Images have no padding: theirs is a graph for each size of a batch.
+Images have no padding: theirs is a graph for each size of a batch, in half precision of the kernels
+that training has, so that nothing is compiled.
 
 Legend: R rows, W width of the grid, N real tokens, M places for them.
 """
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.core.fused import capturing, trains
 from allformer.core.graph import Captured, copy_into, on_side_stream
 from allformer.core.inputs import Side, refuse_mask
 from allformer.core.layout import Grid, Packed
@@ -54,11 +56,11 @@ class Replay:
 
     NAMES: tuple[str, ...] = ()  # the inputs that a graph takes; the first is due
 
-    def __init__(self, infer: Callable[..., Outputs], dynamic: bool | None) -> None:
+    def __init__(self, infer: Callable[..., Outputs]) -> None:
         self.infer = infer
         self.graphs: OrderedDict[Any, _Graph] = OrderedDict()
         self.pool: Any = None
-        self._compiled: Callable[..., Outputs] = torch.compile(self._run, dynamic=dynamic)
+        self._call: Callable[..., Outputs] = self._run
 
     def fits(self, given: Mapping[str, Any]) -> bool:
         """Inference on a GPU, by inputs that a graph takes."""
@@ -77,7 +79,7 @@ class Replay:
     def _replay(self, key: Any, inputs: list[Tensor | None], *more: Any) -> Outputs:
         """The graph of that key, captured where it is new."""
         if key not in self.graphs:
-            graph = _Graph(lambda *args: self._compiled(*args, *more), inputs, self.pool)
+            graph = _Graph(lambda *args: self._call(*args, *more), inputs, self.pool)
             self.pool = self.pool or graph.captured.graph.pool()
             self.graphs[key] = graph
             if len(self.graphs) > MOST:
@@ -92,9 +94,12 @@ class ReplayPixels(Replay):
 
     NAMES = ("pixel_values",)
 
-    def __init__(self, infer: Callable[..., Outputs], dtype: torch.dtype) -> None:
-        super().__init__(infer, dynamic=None)  # for the first size; for any, if another comes
-        self.dtype = dtype
+    def __init__(self, infer: Callable[..., Outputs], weight: Tensor) -> None:
+        """`weight` is any of the model's."""
+        super().__init__(infer)
+        self.dtype = weight.dtype
+        if not trains(weight.device, self.dtype):  # for the first size; for any, if another comes
+            self._call = torch.compile(self._run)
 
     def __call__(self, given: Mapping[str, Tensor], width: int, states: bool = True) -> Outputs:
         pixels = given["pixel_values"]
@@ -105,7 +110,10 @@ class ReplayPixels(Replay):
 
     def _run(self, pixels: Tensor, width: int, states: bool) -> Outputs:
         side = Side(Grid(pixels.shape[0], width), {"pixel_values": pixels})
-        return self.infer(side, states)
+        if torch.compiler.is_compiling():
+            return self.infer(side, states)
+        with capturing():
+            return self.infer(side, states)
 
 
 class ReplayText(Replay):
@@ -117,8 +125,9 @@ class ReplayText(Replay):
     NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
     def __init__(self, infer: Callable[..., Outputs], reads_first: bool) -> None:
-        super().__init__(infer, dynamic=True)
+        super().__init__(infer)
         self.reads_first = reads_first
+        self._call = torch.compile(self._run, dynamic=True)
 
     def __call__(self, given: Mapping[str, Tensor], width: int, states: bool = True) -> Outputs:
         ids, types = given["input_ids"], given.get("token_type_ids")

@@ -170,7 +170,7 @@ def test_texts_with_padding_are_answered_alike(dropped):
 def test_a_graph_of_images_is_one_and_gives_what_the_model_gives(states):
     """Whole: a break would be a wait in the middle of it."""
     model = built(NARROW["pooler"])
-    replay = ReplayPixels(model.infer, torch.float64)
+    replay = ReplayPixels(model.infer, next(model.parameters()))
     call = torch.compile(replay._run, backend="eager", fullgraph=True)
     with torch.inference_mode():
         for x in (pixels(), pixels()[:2]):
