@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import Tensor
 
 import allformer as af
 from allformer import config
+from allformer.core.graph import Captured, on_side_stream
 from allformer.images import Processor
 from allformer.images.in_order import in_order, usable_cores
 from allformer.images.processor import WORKERS
@@ -59,56 +62,52 @@ def pipeline_of(args: Any) -> ImagePipeline:
 
 def encode_speeds(paths: list[str], args: Any) -> dict[str, Any]:
     """Of each size of a batch: images a second read and prepared on the device, through the model
-    (batches that are there), and from file to vector; the share in which the GPU waits."""
+    (a batch that is there), and from file to vector; the share in which the GPU waits."""
     pipeline = pipeline_of(args)
     workers = args.workers or WORKERS
     rows = []
-    for batch in (32, 256):
-        batch = min(batch, len(paths))
+    for batch in (min(n, len(paths)) for n in (32, 256)):
         af.embed_image(pipeline, paths[:batch], batch=batch)  # libraries, threads
-        reading, model, both = (
-            max(_speeds(kind, pipeline, paths, batch, workers))
-            for kind in ("reading", "model", "both")
-        )
-        rows.append({"batch": batch, "read": reading, "model": model, "files to vectors": both})
-        rows[-1] |= {"GPU waits": 1 - both / model, "of reading": both / reading}
+        encode = _encoder(pipeline, next(pipeline.batches(paths[:batch], batch, workers)))
+        whole = paths[: len(paths) // batch * batch]
+        works: dict[str, Callable[[], Any]] = {
+            "read": partial(_read, pipeline, whole, batch, workers),
+            "model": lambda: [encode() for _ in range(len(whole) // batch)],  # noqa: B023
+            "files to vectors": partial(
+                af.embed_image, pipeline, whole, batch=batch, workers=workers
+            ),
+        }
+        row = {
+            name: len(whole) / min(_seconds(work) for _ in range(2)) for name, work in works.items()
+        }
+        rows.append({"batch": batch, **row})
+        rows[-1]["GPU waits"] = 1 - row["files to vectors"] / row["model"]
+        rows[-1]["of reading alone"] = row["files to vectors"] / row["read"]
     return {"rows": rows, "threads": workers, "cores": usable_cores(), "files": len(paths)}
 
 
-def _speeds(
-    kind: str, pipeline: ImagePipeline, paths: list[str], batch: int, workers: int
-) -> list[float]:
-    """Images a second, twice."""
-    found = []
-    pixels = next(pipeline.batches(paths[:batch], batch, workers))
-    for _ in range(2):
-        begin = time.perf_counter()
-        if kind == "both":
-            af.embed_image(pipeline, paths, batch=batch, workers=workers)
-        elif kind == "reading":
-            for _ in pipeline.batches(paths, batch, workers):
-                pass
-        else:
-            _encode(pipeline, pixels, len(paths) // batch)
-        if pixels.is_cuda:
-            torch.cuda.synchronize()
-        count = len(paths) // batch * batch if kind == "model" else len(paths)
-        found.append(count / (time.perf_counter() - begin))
-    return found
-
-
-def _encode(pipeline: ImagePipeline, pixels: Tensor, times: int) -> None:
-    """Launched once, the rest replayed where that is possible: the GPU alone, not the host."""
-    model: Any = pipeline.model
-    with torch.inference_mode():
-        if not pixels.is_cuda:
-            for _ in range(times):
-                model(pixel_values=pixels)
-            return
-        from allformer.core.graph import Captured, on_side_stream
-
-        on_side_stream(lambda: model(pixel_values=pixels))
-        graph = Captured(lambda: model(pixel_values=pixels))
+def _seconds(work: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
-        for _ in range(times):
-            graph.replay()
+    return time.perf_counter() - begin
+
+
+def _read(pipeline: ImagePipeline, paths: list[str], batch: int, workers: int) -> None:
+    for _ in pipeline.batches(paths, batch, workers):
+        pass
+
+
+def _encoder(pipeline: ImagePipeline, pixels: Tensor) -> Callable[[], Any]:
+    """The model on one batch; on a GPU captured: the GPU's time, not the host's."""
+    model: Any = pipeline.model
+
+    def run() -> Any:
+        with torch.inference_mode():
+            return model(pixel_values=pixels)
+
+    if not pixels.is_cuda:
+        return run
+    on_side_stream(run)
+    return Captured(run).replay

@@ -272,8 +272,7 @@ def attention(args: Any, folder: Path) -> dict[str, Any]:
 
 
 def clip(args: Any, folder: Path) -> dict[str, Any]:
-    """Images a second: reading and preparing alone, the model alone, both; and how long the GPU
-    has nothing to do."""
+    """Images a second: reading alone, the model alone, both; and how long the GPU waits."""
     from clip_files import encode_speeds, make_pictures
 
     paths = make_pictures(folder / "pictures", args.files)
@@ -334,7 +333,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=6.0, help="for all cases")
     parser.add_argument("--turns", help=argparse.SUPPRESS)
     parser.add_argument("--of", type=int, default=1, help=argparse.SUPPRESS)
-    parser.add_argument("--result", help=argparse.SUPPRESS)
+    parser.add_argument("--result", help="where the figures go, as JSON")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
@@ -344,6 +343,7 @@ def main() -> None:
         folder = Path(name)
         if args.case is None:
             found = every_case(args, folder)
+            write_result(args.result, found)
         else:
             found = {args.case: CASES[args.case](args, folder)}
             write_result(args.result, found[args.case])
