@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.common import Device, Dtype, Model
+from allformer.cli.common import Device, Dtype, Model, given
 from allformer.cli.images import AsJson, Batch, File, Images, Workers, image_source, open_seeing
 from allformer.cli.lines import Verb, run
 from allformer.errors import AllformerError
@@ -29,7 +29,7 @@ def detect(
         Path | None, typer.Option(help="A folder for the images with their boxes drawn, as PNG.")
     ] = None,
     batch: Batch = 8,
-    workers: Workers = 4,
+    workers: Workers = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -50,7 +50,7 @@ def detect(
     used: set[str] = set()
 
     def each(paths: list[str]) -> Any:
-        found = work(pipeline, paths, threshold=threshold, batch=batch, workers=workers)
+        found = work(pipeline, paths, threshold=threshold, batch=batch, **given(workers=workers))
         if out is not None:
             for path, objects in zip(paths, found, strict=True):
                 drawn(path, objects, names).save(out / _name(path, used))

@@ -38,7 +38,7 @@ def segment(
         typer.Option(help="Of panoptic: labels of which all is one segment, with commas between."),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Images that go together.")] = 8,
-    workers: Workers = 4,
+    workers: Workers = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -55,11 +55,11 @@ def segment(
     source = image_source(image, file)
     pipeline = open_seeing(model, device, dtype)
     names = None if stuff is None else [x.strip() for x in stuff.split(",") if x.strip()]
-    options = given(task=task, threshold=threshold, stuff=names)
+    options = given(task=task, threshold=threshold, stuff=names, workers=workers)
     used: Counter[str] = Counter()
 
     def each(paths: list[str]) -> list[Any]:
-        found = work(pipeline, paths, batch=batch, workers=workers, **options)
+        found = work(pipeline, paths, batch=batch, **options)
         if out is not None:
             for path, result in zip(paths, found, strict=True):
                 write(path, result, out, used)

@@ -55,12 +55,14 @@ class Attention(nn.Module):
         relation: Relation = PLAIN,
         seed: Tensor | None = None,
         before: Tensor | None = None,
+        front: int | None = None,
     ) -> Tensor:
         """x B T dim (or N dim) looks at itself, or at `memory` B S dim → the shape of x.
 
         With a `relation` that turns, queries and keys are turned by their positions first. `seed`
         chooses the mask where a fused kernel drops out. An earlier segment is looked at too, in
-        front of x itself: `before` B M dim, or what the state has of it.
+        front of x itself: `before` B M dim, or what the state has of it. `front`: so many of the
+        first tokens alone look, at all, by a plan for them → B front dim.
         """
         if state is None and self.mixer.takes_whole(plan):
             whole: Tensor = self.out(self._whole(x, plan, memory, relation, seed))
@@ -72,12 +74,21 @@ class Attention(nn.Module):
             own = None if state is None else state.own
             if before is None and own is not None:
                 before = own.before()
-            parts = self._within(x, plan, before, relation)
+            if front is None:
+                parts = self._within(x, plan, before, relation)
+            else:
+                (q,), (k, v) = self.qkv.only(x[:, :front], "q"), self.qkv.only(x, "k", "v")
+                parts = {"q": q, "k": k, "v": v}
         extra = None
         if relation.adds and type(relation).scores is not Relation.scores:
             extra = Extra(relation, self.relative)
         context = self.mixer(parts, plan, own, extra)
         return tap(self, "output", self.out(tap(self, "context", context)))
+
+    @property
+    def cuts(self) -> bool:
+        """Whether queries can be made for some tokens alone: of a changed layer, all are."""
+        return not self.cross and type(self.qkv) is Fused and self.qkv.delta is None
 
     def _whole(
         self,

@@ -90,12 +90,16 @@ class Block(nn.Module):
         state: LayerState | None = None,
         relation: Relation = PLAIN,
         carried: Carried | None = None,
+        front: int | None = None,
     ) -> Any:
-        """x … dim → the same shape, one layer further; with `carried` see `carry`."""
+        """x … dim → the same shape, one layer further; with `carried` see `carry`.
+
+        `front`: so many of each row's first tokens alone go on, B T dim → B front dim.
+        """
         if carried is not None:
-            steps = self.steps(plan, memory, memory_plan, state, relation, carried.seed)
+            steps = self.steps(plan, memory, memory_plan, state, relation, carried.seed, front)
             return self.carry(x, carried, steps)
-        for step in self.steps(plan, memory, memory_plan, state, relation):
+        for step in self.steps(plan, memory, memory_plan, state, relation, front=front):
             x = self.join(x, step)
         return x
 
@@ -107,12 +111,16 @@ class Block(nn.Module):
         state: LayerState | None = None,
         relation: Relation = PLAIN,
         seed: Tensor | None = None,
+        front: int | None = None,
     ) -> list[Step]:
         """The sub-layers in order, for whoever joins them in another way (reversible layers).
 
-        `seed` chooses the masks of dropout inside fused kernels.
+        `seed` chooses the masks of dropout inside fused kernels. With `front` the first of them
+        gives fewer tokens than it reads.
         """
         look = partial(self.attention, plan=plan, state=state, relation=relation, seed=seed)
+        if front is not None:
+            look = partial(look, front=front)
         if self.pre and state is not None and (before := state.own.before()) is not None:
             look = partial(look, before=norm_of_sum(before, None, self.attention_norm))
         steps = [Step("attention", self.attention_norm, look)]
@@ -156,8 +164,9 @@ class Block(nn.Module):
         added, normed = f"{step.name}_added", f"{step.name}_norm"
         if self.pre:
             h = step.work(tap(self, normed, step.norm(x)))
-            return tap(self, added, x + F.dropout(h, self.dropout, self.training))
-        h = tap(self, added, x + F.dropout(step.work(x), self.dropout, self.training))
+            return tap(self, added, _first(x, h) + F.dropout(h, self.dropout, self.training))
+        h = step.work(x)
+        h = tap(self, added, _first(x, h) + F.dropout(h, self.dropout, self.training))
         return tap(self, normed, step.norm(h))
 
     def carry(self, x: Tensor, carried: Carried, steps: list[Step]) -> tuple[Tensor, Tensor | None]:
@@ -172,13 +181,15 @@ class Block(nn.Module):
             if not self.pre:
                 if h is not None:  # from a layer of the other kind
                     x, h = x + before(h), None
-                x = norm_of_sum(x, step.work(x), step.norm, own)
+                h = step.work(x)
+                x, h = norm_of_sum(_first(x, h), h, step.norm, own), None
                 continue
             if h is None:
                 y = norm_of_sum(x, None, step.norm)
             else:
                 x, y = add_norm(x, h, step.norm, before)
             h, before = step.work(y), own
+            x = _first(x, h)
         return x, h
 
     def thinning(self, step: str, seed: Tensor | None) -> Thinning:
@@ -186,3 +197,8 @@ class Block(nn.Module):
         if not self.training or not self.dropout:
             return NOTHING
         return Thinning(self.dropout, seed, SITES[step] + 1)
+
+
+def _first(x: Tensor, h: Tensor) -> Tensor:
+    """Those tokens of each row that a sub-layer gave something for: all, or the first ones."""
+    return x if x.shape == h.shape else x[:, : h.shape[1]]

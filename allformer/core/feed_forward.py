@@ -58,8 +58,9 @@ class Feed(nn.Module):
         if not feed_serves(x, self.kind):
             return False
         layers = [layer for layer in (self.up, self.gate, self.down) if layer is not None]
+        kinds = (torch.float32,) if torch.is_grad_enabled() else (torch.float32, x.dtype)
         plain = all(
-            type(layer) is Linear and layer.delta is None and layer.weight.dtype == torch.float32
+            type(layer) is Linear and layer.delta is None and layer.weight.dtype in kinds
             for layer in layers
         )
         return plain and feed_serves(x, self.kind, *(layer.weight for layer in layers))

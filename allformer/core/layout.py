@@ -72,6 +72,10 @@ class Grid(NamedTuple):
         """The row of each token, R 1."""
         return torch.arange(self.rows, device=device)[:, None]
 
+    def first(self, count: int) -> Grid:
+        """The layout of each row's first tokens alone."""
+        return Grid(self.rows, count, None if self.keep is None else self.keep[:, :count])
+
     def lay(self, x: Tensor) -> Tensor:
         """R T … as it is."""
         return x

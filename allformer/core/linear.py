@@ -18,6 +18,13 @@ from allformer.core.matmul import matmul
 from allformer.core.precision import cast
 
 
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b in x's dtype, from weights that may be wider."""
+    if x.is_cuda and weight.dtype == torch.float32 and ready(x, weight, bias):
+        return linear(x, weight, bias)
+    return matmul(x, cast(weight, x.dtype), None if bias is None else cast(bias, x.dtype))
+
+
 class Linear(nn.Linear):
     """y = x Wᵀ + b, in x's dtype.
 
@@ -38,10 +45,7 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_cuda and self.weight.dtype == torch.float32 and ready(x, self.weight, self.bias):
-            y = linear(x, self.weight, self.addend(torch.float32))
-        else:
-            y = matmul(x, cast(self.weight, x.dtype), self.addend(x.dtype))
+        y = product(x, self.weight, self.addend(self.weight.dtype))
         return y if self.delta is None else self.delta(x, y)
 
     def addend(self, dtype: torch.dtype) -> Tensor | None:
@@ -98,9 +102,7 @@ class Fused(Linear):
             whole = dict(zip(self.parts, self.cut(self(x)), strict=True))
             return tuple(whole[name] for name in names)
         parts = [self.part(name) for name in names]
-        return tuple(
-            matmul(x, w.to(x.dtype), None if b is None else b.to(x.dtype)) for w, b in parts
-        )
+        return tuple(product(x, weight, bias) for weight, bias in parts)
 
     def _rows(self, name: str, among: tuple[str, ...]) -> slice:
         start = sum(self.parts[n] for n in among[: among.index(name)])

@@ -30,7 +30,7 @@ from allformer.core.output import Output
 from allformer.core.provenance import Provenance
 from allformer.core.recompute import check_mode
 from allformer.core.registry import implements, module_for
-from allformer.core.replay import Replay
+from allformer.core.replay import Replay, ReplayPixels, ReplayText
 from allformer.core.stack import Stack
 from allformer.core.starts import start
 from allformer.core.states import Cache, SegmentMemory
@@ -138,6 +138,7 @@ class Model(nn.Module, Generic[C]):
         *,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
+        states: bool = True,
     ) -> Output:
         """What the head gives, and the hidden states of the last stack: what `forward` does.
 
@@ -145,12 +146,22 @@ class Model(nn.Module, Generic[C]):
         `token_type_ids`, `position_ids`; for a decoder behind an encoder with `decoder_` in front),
         their masks, and the head's targets. `labels` are not shifted, −100 is ignored, and so is
         padding. `dtype` is what is computed in; `kernel="eager"` computes attention as the formula.
+        `states=False`: the head's answer alone, for which fewer states may do (`front`).
         """
         found, targets = self.sort(given)
         self._complete(found, targets)
         sides = self._lay_out(found, self._whole(found, targets))
-        hidden = self.hidden(sides, dtype=dtype, kernel=kernel)
-        return self.finish(hidden, sides, targets)
+        return self._answer(sides, targets, states, dtype=dtype, kernel=kernel)
+
+    def _answer(
+        self, sides: Mapping[str, Side], targets: Mapping[str, Tensor], states: bool, **how: Any
+    ) -> Output:
+        """Stacks and head, with the hidden states or without."""
+        if states:
+            return self.finish(self.hidden(sides, **how), sides, targets)
+        given, front = self._given(), self.front(sides)
+        out = self.finish(self.hidden(sides, front=front, **how), sides, targets, front)
+        return Output({name: x for name, x in out.items() if name in given})
 
     def sort(
         self, given: Mapping[str, Any]
@@ -222,10 +233,12 @@ class Model(nn.Module, Generic[C]):
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
         cache: Cache | None = None,
+        front: int | None = None,
     ) -> dict[str, Tensor]:
         """The last hidden states of every stack that has a side, each in its side's layout.
 
-        `hidden(encoder=…)`: training, graphs and bare models all come through here.
+        `hidden(encoder=…)`: training, graphs and bare models all come through here. `front`: of the
+        last stack each row's first tokens alone, which cost less (see `Model.front`).
         """
         out: dict[str, Tensor] = {}
         memory: Tensor | None = None
@@ -241,6 +254,7 @@ class Model(nn.Module, Generic[C]):
             out[name] = stack(
                 x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel,
                 inputs=side.inputs, head=self.head_of(name), seen=seen,
+                front=front if i == len(sides) - 1 else None,
             )  # fmt: skip
             if seen is not None:
                 out[LAYERS] = torch.stack(seen)
@@ -273,10 +287,13 @@ class Model(nn.Module, Generic[C]):
         hidden: Mapping[str, Tensor],
         sides: Mapping[str, Side],
         targets: Mapping[str, Tensor],
+        front: int | None = None,
     ) -> Output:
-        """Head, loss, and back to the caller's grid."""
+        """Head, loss, and back to the caller's grid; `front` as `hidden` was told."""
         name = list(sides)[-1]
         layout = sides[name].layout
+        if front is not None and isinstance(layout, Grid):
+            layout = layout.first(front)
         grid = layout.to_grid(hidden[name])
         given = next(iter(sides.values()))
         read = Hidden(hidden[name], layout, grid, given.ids, self.pooled(grid), given.inputs)
@@ -291,6 +308,26 @@ class Model(nn.Module, Generic[C]):
             if self.head.learns(targets, read):
                 out["loss"] = self.head.loss(answer, targets, read)
         return Output(out)
+
+    def front(self, sides: Mapping[str, Side]) -> int | None:
+        """How many of each row's first tokens the head reads, if nothing else is read; else None.
+
+        `model.hidden(sides, front=model.front(sides))` gives the states of those.
+        """
+        last = list(sides.values())[-1].layout
+        if self.head is None or self.head.front is None or not isinstance(last, Grid):
+            return None
+        return min(self.head.front, last.width)
+
+    def _given(self) -> tuple[str, ...]:
+        """The names of what is given when hidden states are not asked for."""
+        gives: tuple[str, ...] = () if self.head is None else self.head.gives
+        if not gives:
+            raise ConfigError(
+                f"states=False, but {type(self.config).__name__}.head=None: hidden states are all "
+                f"that this model gives; leave it out"
+            )
+        return (*gives, "loss")
 
     def pooled(self, grid: Tensor) -> Tensor | None:
         """What the pooler makes of the states, B dim."""
@@ -443,23 +480,24 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         *,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
+        states: bool = True,
         **inputs: Any,
     ) -> Output:
         """input_ids B T → last_hidden_state B T dim and what the head gives.
 
-        `labels`: B T for tokens, B for the sequence.
+        `labels`: B T for tokens, B for the sequence. `states=False`: what the head gives alone;
+        where it reads the first token (ViT), the last layer computes no other.
         """
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
         given = {**given, "token_type_ids": token_type_ids, **inputs}
-        plain = dtype is None and kernel == "fast" and labels is None and not inputs
-        if self._replay is not None and plain and Replay.fits(input_ids) and not listening():
-            rows, width = self.encoder.check(
-                {k: x for k, x in given.items() if x is not None}, self.config.head
-            )
-            if attention_mask is not None:
-                check_mask(attention_mask, rows, width)
-            return Output(self._replay(input_ids, attention_mask, token_type_ids))
-        return self.call(given, dtype=dtype, kernel=kernel)
+        if self._replay is not None and dtype is None and kernel == "fast" and not listening():
+            there = {name: x for name, x in given.items() if x is not None}
+            if self._replay.fits(there):
+                rows, width = self.encoder.check(there, self.config.head)
+                if attention_mask is not None:
+                    check_mask(attention_mask, rows, width)
+                return Output(self._replay(there, width, states))
+        return self.call(given, dtype=dtype, kernel=kernel, states=states)
 
     def pooled(self, grid: Tensor) -> Tensor | None:
         return None if self.pool is None else self.pool(grid)
@@ -469,18 +507,21 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         return super().reads_first or self.pool is not None
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """`model.compile()`: as torch has it, in place. Inference on a GPU becomes CUDA graphs of
-        batches without their padding; see `core.replay`."""
-        told = self.encoder.takes != self.encoder.source.takes  # plans depend on what is given
-        told = told or not self.encoder.source.per_token  # no padding to leave out
-        if self.device.type == "cuda" and not (args or kwargs or told):
-            self._replay = Replay(self.infer, self.reads_first)
+        """`model.compile()`: as torch has it, in place. Inference on a GPU becomes CUDA graphs, of
+        texts without their padding; see `core.replay`."""
+        source = self.encoder.source
+        told = self.encoder.takes != source.takes  # plans depend on what is given
+        plain = self.device.type == "cuda" and not (args or kwargs or told)
+        if plain and source.per_token:
+            self._replay = ReplayText(self.infer, self.reads_first)
+        elif plain and source.takes[0] == "pixel_values":
+            self._replay = ReplayPixels(self.infer, next(self.parameters()))
         else:
             super().compile(*args, **kwargs)
 
-    def infer(self, side: Side) -> Output:
+    def infer(self, side: Side, states: bool = True) -> Output:
         """What the model gives for one side, without targets."""
-        return self.finish(self.hidden({"encoder": side}), {"encoder": side}, {})
+        return self._answer({"encoder": side}, {}, states)
 
 
 @implements(config.DecoderOnly)

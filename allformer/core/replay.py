@@ -7,6 +7,8 @@
 A graph has fixed sizes, but the number of real tokens changes from batch to batch. So tokens are
 packed into a multiple of `STEP` places; what is too many stands in rows of its own, at which no
 sentence looks. One number is read back from the GPU for each batch: how many tokens there are.
+Images have no padding: theirs is a graph for each size of a batch, in half precision of the kernels
+that training has, so that nothing is compiled.
 
 Legend: R rows, W width of the grid, N real tokens, M places for them.
 """
@@ -14,12 +16,13 @@ Legend: R rows, W width of the grid, N real tokens, M places for them.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, TypeGuard
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from allformer.core.fused import capturing, trains
 from allformer.core.graph import Captured, copy_into, on_side_stream
 from allformer.core.inputs import Side, refuse_mask
 from allformer.core.layout import Grid, Packed
@@ -48,35 +51,89 @@ def pack_into(keep: Tensor, places: int) -> Packed:
 
 
 class Replay:
-    """`Replay(model.infer, …)(ids, mask, types)`: what a model gives without gradients, faster.
+    """`ReplayText(model.infer, …)({"input_ids": ids}, width)`: what a model gives without
+    gradients, faster."""
 
-    `reads_first`: a head reads the first column; where that is padding, nothing is left out.
-    """
+    NAMES: tuple[str, ...] = ()  # the inputs that a graph takes; the first is due
 
-    def __init__(self, infer: Callable[..., Outputs], reads_first: bool) -> None:
-        self.infer, self.reads_first = infer, reads_first
+    def __init__(self, infer: Callable[..., Outputs]) -> None:
+        self.infer = infer
         self.graphs: OrderedDict[Any, _Graph] = OrderedDict()
         self.pool: Any = None
-        self._compiled: Callable[..., Outputs] = torch.compile(self._run, dynamic=True)
+        self._call: Callable[..., Outputs] = self._run
 
-    @staticmethod
-    def fits(ids: Any) -> TypeGuard[Tensor]:
-        """Inference on a GPU."""
-        return isinstance(ids, Tensor) and ids.is_cuda and not torch.is_grad_enabled()
+    def fits(self, given: Mapping[str, Any]) -> bool:
+        """Inference on a GPU, by inputs that a graph takes."""
+        x = given.get(self.NAMES[0])
+        known = all(name in self.NAMES for name in given)
+        return known and isinstance(x, Tensor) and x.is_cuda and not torch.is_grad_enabled()
 
-    def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Outputs:
-        """The model's outputs for a grid of ids."""
-        mask, places = self._places(mask)
-        key = (ids.shape, places, mask is None, types is None)
-        inputs = [ids, mask, types]
+    def __call__(self, given: Mapping[str, Tensor], width: int, states: bool = True) -> Outputs:
+        """The model's outputs for these inputs, so many tokens a row; without `states`, what its
+        head gives alone."""
+        raise NotImplementedError
+
+    def _run(self, *args: Any) -> Outputs:
+        raise NotImplementedError
+
+    def _replay(self, key: Any, inputs: list[Tensor | None], *more: Any) -> Outputs:
+        """The graph of that key, captured where it is new."""
         if key not in self.graphs:
-            graph = _Graph(lambda *args: self._compiled(*args, places), inputs, self.pool)
+            graph = _Graph(lambda *args: self._call(*args, *more), inputs, self.pool)
             self.pool = self.pool or graph.captured.graph.pool()
             self.graphs[key] = graph
             if len(self.graphs) > MOST:
                 self.graphs.popitem(last=False)
         self.graphs.move_to_end(key)
         return self.graphs[key](inputs)
+
+
+class ReplayPixels(Replay):
+    """Images, B C H W; a graph keeps them in the dtype of the weights, so that they are cast while
+    they are copied there."""
+
+    NAMES = ("pixel_values",)
+
+    def __init__(self, infer: Callable[..., Outputs], weight: Tensor) -> None:
+        """`weight` is any of the model's."""
+        super().__init__(infer)
+        self.dtype = weight.dtype
+        if not trains(weight.device, self.dtype):  # for the first size; for any, if another comes
+            self._call = torch.compile(self._run)
+
+    def __call__(self, given: Mapping[str, Tensor], width: int, states: bool = True) -> Outputs:
+        pixels = given["pixel_values"]
+        key = (pixels.shape, states)
+        if key not in self.graphs:
+            pixels = pixels.to(self.dtype)
+        return self._replay(key, [pixels], width, states)
+
+    def _run(self, pixels: Tensor, width: int, states: bool) -> Outputs:
+        side = Side(Grid(pixels.shape[0], width), {"pixel_values": pixels})
+        if torch.compiler.is_compiling():
+            return self.infer(side, states)
+        with capturing():
+            return self.infer(side, states)
+
+
+class ReplayText(Replay):
+    """Texts, as ids in a grid.
+
+    `reads_first`: a head reads the first column; where that is padding, nothing is left out.
+    """
+
+    NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+    def __init__(self, infer: Callable[..., Outputs], reads_first: bool) -> None:
+        super().__init__(infer)
+        self.reads_first = reads_first
+        self._call = torch.compile(self._run, dynamic=True)
+
+    def __call__(self, given: Mapping[str, Tensor], width: int, states: bool = True) -> Outputs:
+        ids, types = given["input_ids"], given.get("token_type_ids")
+        mask, places = self._places(given.get("attention_mask"))
+        key = (ids.shape, places, mask is None, types is None, states)
+        return self._replay(key, [ids, mask, types], places, states)
 
     def _places(self, mask: Tensor | None) -> tuple[Tensor | None, int | None]:
         """The mask if there is padding, and the places for what is not; None: keep the grid."""
@@ -96,15 +153,20 @@ class Replay:
         return mask, None if whole else places
 
     def _run(
-        self, ids: Tensor, mask: Tensor | None, types: Tensor | None, places: int | None
+        self,
+        ids: Tensor,
+        mask: Tensor | None,
+        types: Tensor | None,
+        places: int | None,
+        states: bool,
     ) -> Outputs:
         keep = None if mask is None else mask.bool()
         given = {"input_ids": ids} if types is None else {"input_ids": ids, "token_type_ids": types}
         if keep is None or places is None:
-            return self.infer(Side(Grid(ids.shape[0], ids.shape[1], keep), given, ids))
+            return self.infer(Side(Grid(ids.shape[0], ids.shape[1], keep), given, ids), states)
         layout = pack_into(keep, places)
         laid = {name: layout.lay(x) for name, x in given.items()}
-        outs = self.infer(Side(layout, laid, ids))
+        outs = self.infer(Side(layout, laid, ids), states)
         # Spare places lie in the padding: zeros there, as always.
         return {
             name: _blank(x, keep) if x.shape[:2] == keep.shape else x for name, x in outs.items()

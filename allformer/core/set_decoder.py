@@ -71,6 +71,7 @@ class SetDecoderModel(Model[config.SetDecoder]):
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
         cache: Cache | None = None,
+        front: int | None = None,
     ) -> dict[str, Tensor]:
         image, asked = sides["encoder"], sides["decoder"]
         x = self.encoder.source(image, dtype)
@@ -83,7 +84,7 @@ class SetDecoderModel(Model[config.SetDecoder]):
         seen = self.watched("decoder")
         states = self.decoder(
             queries, asked.layout, memory=memory, across=image.layout, kernel=kernel,
-            head=self.config.head, relation=own, seen=seen,
+            head=self.config.head, relation=own, seen=seen, front=front,
         )  # fmt: skip
         out = {"encoder": memory, "decoder": states}
         return out if seen is None else {**out, LAYERS: torch.stack(seen)}

@@ -124,6 +124,7 @@ class Stack(nn.Module):
         head: config.Head | None = None,
         relation: Relation | None = None,
         seen: list[Tensor] | None = None,
+        front: int | None = None,
     ) -> Tensor:
         """Hidden states B T dim, or packed N dim, through all layers.
 
@@ -131,10 +132,11 @@ class Stack(nn.Module):
         keys and values needs `across` alone. `inputs`, in the layout, are for the mixers that take
         any (and position_ids for relative positions); `head` is what reads the states. `relation`
         is the model's, where it is not the stack's own; `seen` takes the states after each layer,
-        normed as the last ones are.
+        normed as the last ones are. `front`, of a grid: the states of each row's first tokens alone
+        are wanted, B front dim; then the last layer computes no others where its mixer can.
         """
         if cache is None and self.blank:
-            return self._from_blank(x, layout, kernel, inputs)
+            return self._from_blank(x, layout, kernel, inputs)[:, :front]
         if relation is None:
             relation = self._relation(layout, x, inputs.get("position_ids"))
         between = self._between(x, inputs)
@@ -167,6 +169,9 @@ class Stack(nn.Module):
             if layer.has_cross:
                 assert wide is not None, "this stack looks across: give it the other's layout"
                 memory_plan = _once(outside, layer.cross.mixer, wide)
+            few = None
+            if front is not None and i == len(self.order) - 1:
+                plan, few = self._narrowed(layer, plan, relation, front)
             if self.flow is not None:
                 steps = layer.steps(plan, memory, memory_plan, state, relation)
                 runs.append(Run(layer, steps, f"{self.path}.{i}"))
@@ -176,14 +181,14 @@ class Stack(nn.Module):
                 carried = Carried(h, before, seed)
                 x, h = recomputed(
                     recompute, self.draws or _draws(layer, plan, memory_plan), layer,
-                    x, plan, memory, memory_plan, state, relation, carried,
+                    x, plan, memory, memory_plan, state, relation, carried, few,
                 )  # fmt: skip
                 before = layer.thinning("feed", seed)
                 x = x if between is None or i >= len(between) else x + between[i]
                 if seen is not None:
                     seen.append(self._settle(x, h, before))
                 continue
-            args = (x, plan, memory, memory_plan, state, relation, None)
+            args = (x, plan, memory, memory_plan, state, relation, None, few)
             if listening() and i != j:
                 with speaking_as(layer, f"{self.path}.{i}"):
                     x = layer(*args)
@@ -196,11 +201,24 @@ class Stack(nn.Module):
             x = self.flow(x, runs, random)
         if cache is not None:
             cache.advance(x.shape[1])
+        if front is not None and x.shape[1] != front:
+            x, h = x[:, :front], None if h is None else h[:, :front]
         if fused:
             x = self._settle(x, h, before)
         elif self.final_norm is not None:
             x = self.final_norm(x)
         return F.dropout(tap(self, "output", x), self.config.final_dropout, self.training)
+
+    def _narrowed(
+        self, layer: Any, plan: Any, relation: Relation, front: int
+    ) -> tuple[Any, int | None]:
+        """How the last layer attends if the first tokens alone are wanted of it, and how many they
+        are; None: it computes all. Who listens sees all."""
+        plain = relation is PLAIN and self.flow is None and not layer.has_cross
+        if not plain or listening() or not layer.attention.cuts:
+            return plan, None
+        fewer = layer.attention.mixer.narrow(plan)
+        return (plan, None) if fewer is None else (fewer, front)
 
     @property
     def blank(self) -> bool:

@@ -21,6 +21,7 @@ from allformer.core.heads.contrast import Contrast, unit
 from allformer.core.heads.head import Hidden
 from allformer.core.heads.vector import VectorHead
 from allformer.core.inputs import Side
+from allformer.core.layout import Grid
 from allformer.core.model import Model
 from allformer.core.output import Output
 from allformer.core.registry import implements
@@ -101,9 +102,11 @@ class TwoTowersModel(Model[config.TwoTowers]):
         Training comes in here too, with sides of one size.
         """
         head = self.reader(tower)
-        states = self.hidden({tower: side}, dtype=dtype, kernel=kernel)[tower]
-        grid = side.layout.to_grid(states)
-        answer = head.outputs(Hidden(states, side.layout, grid, side.ids))
+        layout, front = side.layout, None
+        if head.front is not None and isinstance(layout, Grid):  # no other state is read
+            layout, front = layout.first(head.front), head.front
+        states = self.hidden({tower: side}, dtype=dtype, kernel=kernel, front=front)[tower]
+        answer = head.outputs(Hidden(states, layout, layout.to_grid(states), side.ids))
         return unit(answer[head.gives[-1]])
 
     def states(

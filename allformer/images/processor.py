@@ -10,12 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from allformer.errors import DataError
 from allformer.images.clusters import nearest
-from allformer.images.in_order import in_order
+from allformer.images.in_order import in_order, usable_cores
 from allformer.images.pieces import Pieces, in_pieces
 from allformer.images.prepare import Array, look_up, pixels_of, value_table
 from allformer.images.read import Image, read_image
@@ -25,7 +26,8 @@ from allformer.json_file import read_object
 FILE = "preprocessor_config.json"
 WHOLE = "processor_config.json"  # transformers 5: of several processors together
 FILES = (WHOLE, FILE)
-WORKERS = 4  # threads: reading and resizing go on beside each other, Pillow lets Python's lock go
+# Threads: reading and resizing go on beside each other, Pillow lets Python's lock go.
+WORKERS = max(4, usable_cores())
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +70,36 @@ class Processor:
 
     def pieces(self, image: Image, name: str = "the image") -> Pieces:
         """An image in one piece, or in several where the settings say so, P C H W."""
-        read = read_image(image, mode=self.settings.mode, name=name)
-        name = str(image) if isinstance(image, str | Path) else name
-        cut, ends = in_pieces(pixels_of(read, self.settings, name), self.settings)
+        pixels, read = self._bytes(image, name)
+        cut, ends = in_pieces(pixels, self.settings)
         found = [torch.from_numpy(self._values(piece)) for piece in cut]
         return Pieces(torch.stack(found), ends, (read.height, read.width), read)
 
-    def _values(self, pixels: Any) -> Any:
+    def _bytes(self, image: Image, name: str) -> tuple[Array, Any]:
+        """Resized and cropped, C H W, and as it was read."""
+        read = read_image(image, mode=self.settings.mode, name=name)
+        name = str(image) if isinstance(image, str | Path) else name
+        return pixels_of(read, self.settings, name), read
+
+    def _values(self, pixels: Array) -> Array:
         values = look_up(pixels, self._table)
         clusters = self.settings.clusters
         return values if clusters is None else nearest(values, clusters)
+
+    def values(self, pixels: Tensor) -> Tensor:
+        """Bytes B C H W, wherever they are, as the model reads them: the bits that `one` gives."""
+        if self._table is None:
+            return pixels
+        table = torch.from_numpy(self._table).to(pixels.device, non_blocking=True)
+        channel = torch.arange(len(table), device=pixels.device)[:, None, None]
+        return torch.take(table, pixels.long() + 256 * channel)
+
+    def _as_bytes(self, device: torch.device | None) -> bool:
+        """Whether images go to the device as bytes and become numbers there: to a GPU, where
+        nothing else is done to them than to look the numbers up."""
+        s = self.settings
+        whole = s.clusters is None and not (s.do_split_image or s.do_pad)
+        return device is not None and device.type == "cuda" and whole
 
     def batches(
         self,
@@ -86,22 +108,34 @@ class Processor:
         *,
         workers: int = WORKERS,
         progress: Callable[[int], None] | None = None,
+        device: torch.device | None = None,
     ) -> Iterator[Tensor]:
-        """Batches of at most `size` in order, read ahead by so many threads.
+        """Batches of at most `size` in order on the `device`, read ahead by so many threads.
 
         `progress` hears how many images are done. Never more than the next few images are in
-        memory, however many there are.
+        memory, however many there are. To a GPU go bytes, a fourth of what they become there.
         """
         if size < 1:
             raise DataError(f"size={size} must be at least 1: so many images go together")
         named = ((image, f"image {i}") for i, image in enumerate(images, 1))
-        stream = in_order(lambda pair: self.one(*pair), named, workers)
+        if self._as_bytes(device):
+            stream = in_order(lambda pair: _contiguous(self._bytes(*pair)[0]), named, workers)
+        else:
+            stream = in_order(lambda pair: self.one(*pair), named, workers)
         done = 0
         while rows := list(islice(stream, size)):
-            yield _stacked(rows, done)
+            yield self._moved(_same(rows, done), device)
             done += len(rows)
             if progress is not None:
                 progress(done)
+
+    def _moved(self, rows: list[Tensor], device: torch.device | None) -> Tensor:
+        """A batch where it shall be; nobody waits until it is there."""
+        if not self._as_bytes(device):
+            batch = torch.stack(rows)
+            return batch if device is None else batch.to(device)
+        pinned = torch.empty((len(rows), *rows[0].shape), dtype=torch.uint8, pin_memory=True)
+        return self.values(torch.stack(rows, out=pinned).to(device, non_blocking=True))
 
     def save(self, directory: str | Path) -> None:
         """Write the files back, byte for byte; fresh settings as a file that transformers opens."""
@@ -144,7 +178,12 @@ def load_processor(directory: str | Path) -> Processor:
     return Processor(settings, {name: path.read_bytes() for name, path in files.items()})
 
 
-def _stacked(rows: list[Tensor], done: int) -> Tensor:
+def _contiguous(pixels: Array) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(pixels))
+
+
+def _same(rows: list[Tensor], done: int) -> list[Tensor]:
+    """They are of one size, or an error."""
     for i, row in enumerate(rows):
         if row.shape != rows[0].shape:
             raise DataError(
@@ -152,4 +191,4 @@ def _stacked(rows: list[Tensor], done: int) -> Tensor:
                 f"{tuple(rows[0].shape)}: they do not go together; prepare them one by one, or set "
                 f"a crop_size"
             )
-    return torch.stack(rows)
+    return rows

@@ -76,7 +76,7 @@ def _open(source: Image, name: str) -> Any:
         image.load()
     except Exception as fault:  # each format has its own errors
         raise DataError(f"{name} is damaged ({_said(fault)}); get or save it again") from None
-    return image
+    return image.copy() if image is source else image  # what is given back may be written on
 
 
 def _bytes(path: Path) -> bytes:
@@ -109,6 +109,8 @@ def _open_stream(stream: io.BytesIO, name: str) -> Any:
         raise DataError(f"{name} is damaged ({_said(fault)}); get or save it again") from None
 
 
+_ORIENTATION = 0x0112  # EXIF's tag
+_TURNED = range(2, 9)  # those of its values that ask for a turn
 _TOO_MANY = (
     f"more than {MOST_PIXELS:,} pixels: too many to be decoded safely; make it smaller first"
 )
@@ -127,6 +129,8 @@ def _upright(image: Any, name: str) -> Any:
     from PIL import ImageOps
 
     try:
+        if image.getexif().get(_ORIENTATION, 1) not in _TURNED:
+            return image  # Pillow would copy it
         return ImageOps.exif_transpose(image)
     except Exception as fault:  # the pixels are sound, what is written about them is not
         warnings.warn(

@@ -72,7 +72,14 @@ def _taught(pipeline: ImagePipeline) -> tuple[Sequence[str], Callable[[Tensor], 
     head = pipeline.model.config.head
     assert isinstance(head, config.ClassHead | config.TeacherHead)
     model, inputs = pipeline.model, pipeline.inputs
-    return head.labels, lambda x: class_scores(widen(model(**inputs(x)).logits), head)
+
+    # An encoder need not give its states; ImageGPT is none.
+    less = {"states": False} if isinstance(model.config, config.EncoderOnly) else {}
+
+    def score(prepared: Tensor) -> Tensor:
+        return class_scores(widen(model(**inputs(prepared), **less).logits), head)
+
+    return head.labels, score
 
 
 def _asked(

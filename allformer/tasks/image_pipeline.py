@@ -78,9 +78,9 @@ class ImagePipeline:
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[Tensor]:
         """Prepared images on the model's device, in order; the next ones are read meanwhile."""
-        found = self.processor.batches(images, batch, workers=workers, progress=progress)
-        for pixels in found:
-            yield pixels.to(self.model.device)
+        return self.processor.batches(
+            images, batch, workers=workers, progress=progress, device=self.model.device
+        )
 
     def inputs(self, prepared: Tensor) -> dict[str, Any]:
         """What of `batches` the model is called with: `model(**pipeline.inputs(pixels))`."""

@@ -14,7 +14,7 @@ import allformer as af
 from allformer.errors import AllformerError
 from tests.mutants.mutants import Mutant, bug
 from tests.parity import pictures, test_deit, test_dinov2, test_vit, zoo
-from tests.unit import test_drop_path
+from tests.unit import test_drop_path, test_front
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="mutants")
 
@@ -57,6 +57,11 @@ KILLERS: dict[str, Callable[[], None]] = {
     "dropped paths are rows": test_drop_path.check_rows,
     "dropped paths keep the mean": test_drop_path.check_mean,
     "no dropped paths in use": test_drop_path.check_use,
+    "first tokens": partial(test_front.check_front, "pre-norm"),
+    "first tokens, window": partial(test_front.check_front, "window"),
+    "first tokens, turned": partial(test_front.check_front, "rotary"),
+    "first tokens, two": partial(test_front.check_front, "two heads"),
+    "first tokens, patches": partial(test_front.check_front, "patches"),
 }
 SOURCE, PLANE, HEAD = "sources.patches:Patches", "plane:LearnedPlane.forward", "heads.pixels"
 FAMILY, READ = "allformer.families", "heads.classes:ClassHead.read"
@@ -130,4 +135,19 @@ MUTANTS: list[Mutant] = [
     bug("ViT's small number in DINOv2", "norms differ where states are small",
         f"{FAMILY}.dinov2:read_over", 'float(fields.take("layer_norm_eps"))',
         'float(fields.take("layer_norm_eps") and 1e-12)', "dinov2"),
+    # --- the first tokens alone -------------------------------------------------------------------
+    bug("first tokens look at themselves", "[CLS] sees no patch", "attention:Attention.forward",
+        'self.qkv.only(x, "k", "v")', 'self.qkv.only(x[:, :front], "k", "v")', "first tokens"),
+    bug("first tokens with the last ones' residual", "[CLS] becomes a patch", "block:_first",
+        "x[:, : h.shape[1]]", "x[:, -h.shape[1] :]", "first tokens"),
+    bug("first tokens with all queries' mask", "shapes clash", "mixers.full:Full.narrow",
+        "look.merged is None and", "True and", "first tokens, window",
+        raises=(AssertionError, RuntimeError)),
+    bug("first tokens not turned", "positions lost in the last layer", "stack:Stack._narrowed",
+        "relation is PLAIN and", "True and", "first tokens, turned"),
+    bug("one token for two heads", "an IndexError",
+        "model:Model.front", "self.head.front, last.width", "1, last.width", "first tokens, two",
+        raises=(AssertionError, IndexError)),
+    bug("patches are thought unread", "the mean is of nothing", "heads.classes:ClassHead.__init__",
+        'head.at in ("first", "pool")', 'head.at != "token"', "first tokens, patches"),
 ]  # fmt: skip

@@ -187,7 +187,7 @@ MUTANTS: list[Mutant] = [
         "for name in names]", "for name in list(self.parts)[: len(names)]]",
         "parts alone", **ANY),
     bug("parts alone without their bias", "memory is not what was read", "linear:Fused.only",
-        "None if b is None else b.to(x.dtype)", "None", "parts alone", "segment"),
+        "product(x, weight, bias)", "product(x, weight, None)", "parts alone", "segment"),
     # --- relations --------------------------------------------------------------------------------
     bug("a layer's own scores are not added", "no word order", "attention:Attention.forward",
         "if relation.adds and", "if False and", "added"),

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 
 import allformer as af
+from allformer import config
+from allformer.core import fused
 from allformer.core import stack as core_stack
 from allformer.core.activation import ACT
 from allformer.core.fused import feed, has_triton, norm
@@ -26,6 +28,7 @@ from allformer.core.loss import IGNORE, linear_cross_entropy
 from allformer.core.norm import LayerNorm, RMSNorm
 from allformer.core.relatives.rotary import Turn
 from allformer.families.original import transformer
+from tests.loud import make_loud
 from tests.models import VOCAB
 
 CUDA = torch.cuda.is_available()
@@ -152,6 +155,23 @@ def test_feed_forward_is_the_plain_one(dtype, act, gated, dropout):
         strict=True,
     ):
         close(a, b, dtype)
+
+
+@kernels
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_half_precision_does_not_see_that_gelu_is_approximated(dtype):
+    from allformer.core.fused.gpu.feed import feed_inner, feed_inner_backward
+
+    x = torch.linspace(-9, 9, 4096, device=DEVICE).to(dtype)[None]
+    wide = x.double().requires_grad_()
+    wanted = F.gelu(wide)
+    (slope,) = torch.autograd.grad(wanted.sum(), wide)
+    fine = torch.finfo(dtype).eps
+    out = feed_inner(x, None, None, None, "gelu", None, 0, 0.0)
+    torch.testing.assert_close(out.double(), wanted.detach(), rtol=fine, atol=1e-6)
+    ones = torch.ones_like(x)
+    _, back, *_ = feed_inner_backward(ones, x, None, None, None, "gelu", None, 0, 0.0)
+    torch.testing.assert_close(back.double(), slope, rtol=fine, atol=1e-6)
 
 
 @pytest.mark.parametrize("act", feed.KNOWN)
@@ -428,3 +448,38 @@ def test_a_linear_layer_gives_gradients_of_its_master_weights(dtype):
     found = torch.autograd.grad(out, mine, grad), torch.autograd.grad(wanted, hers, grad.double())
     for a, b in zip(*found, strict=True):
         close(a, b, dtype)
+
+
+# --- inference that is captured -------------------------------------------------------------------
+
+
+def test_without_gradients_the_kernels_serve_where_a_graph_is_captured_alone(monkeypatch):
+    monkeypatch.setattr(fused, "trains", lambda device, dtype: True)
+    x = torch.zeros(2)
+    assert fused.ready(x)
+    with torch.no_grad():
+        assert not fused.ready(x)
+        with fused.capturing():
+            assert fused.ready(x)
+        assert not fused.ready(x)
+
+
+@kernels
+@pytest.mark.parametrize("norm_at", ["pre", "post"])
+def test_captured_inference_by_kernels_is_as_near_as_without_them(norm_at, monkeypatch):
+    monkeypatch.setattr(fused, "trains", lambda device, dtype: dtype == torch.bfloat16)
+    source = config.Patches(4, image=(8, 12))
+    block = config.Block(config.Attention(2), config.Feed(24, act="gelu"), norm_at=norm_at)
+    place = config.LearnedPlane(source.shape, source.placed)
+    stack = config.Stack(16, source, place, (block,) * 2, final_norm=config.Norm())
+    tree = config.EncoderOnly(stack, config.ClassHead(("a", "b", "c"), at="first"))
+    model = make_loud(af.build(tree, seed=0, device=DEVICE)).eval()
+    images = random(6, 3, 8, 12)
+    with torch.inference_mode():
+        wanted = model(pixel_values=images).logits
+        model.bfloat16()
+        plain = model(pixel_values=images).logits
+        with fused.capturing():
+            found = [model(pixel_values=images, states=states).logits for states in (True, False)]
+    limit = 3 * (plain - wanted).norm()
+    assert all((x - wanted).norm() < limit for x in found)

@@ -105,3 +105,32 @@ def test_threads_work_side_by_side_read_little_ahead_and_stop_when_left():
     assert [next(stream) for _ in range(5)] == [0, 1, 2, 3, 4]
     stream.close()
     assert len(begun) <= 5 + 8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"do_rescale": False}, {"do_normalize": False}, {"image_std": [0.1, 0.3, 0.7]}],
+    ids=["usual", "no rescaling", "no norm", "own"],
+)
+def test_bytes_become_values_with_the_very_same_bits_wherever_they_are(change):
+    """What a GPU is sent is looked up there."""
+    processor = Processor(make_settings({**VIT, **change}))
+    picture = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
+    pixels = torch.from_numpy(picture).permute(2, 0, 1)[None]
+    assert torch.equal(processor.values(pixels), processor(picture))
+    assert torch.equal(processor.values(255 - pixels), processor(255 - picture))
+
+
+def test_values_that_stay_bytes_stay_as_they_are():
+    plain = Processor(make_settings({**VIT, "do_rescale": False, "do_normalize": False}))
+    pixels = torch.arange(12, dtype=torch.uint8).view(1, 3, 2, 2)
+    assert plain.values(pixels) is pixels
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_batches_on_a_gpu_have_the_bits_of_those_on_a_cpu():
+    processor = Processor(make_settings(VIT))
+    pictures = [np.full((9, 8, 3), 20 * i, dtype=np.uint8) for i in range(5)]
+    there = list(processor.batches(pictures, 2, device=torch.device("cuda")))
+    assert [len(batch) for batch in there] == [2, 2, 1]
+    assert torch.equal(torch.cat(there).cpu(), processor(pictures))

@@ -193,3 +193,10 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(edge, tmp_path):
     (tmp_path / "bomb.png").write_bytes(bomb(edge, edge))
     with pytest.raises(DataError, match=rf"bomb.png .*{MOST_PIXELS:,} pixels.*smaller first"):
         read_image(tmp_path / "bomb.png")
+
+
+def test_what_is_given_back_is_not_the_callers_own_image():
+    own = Image.new("RGB", (4, 3), (9, 9, 9))
+    read = read_image(own)
+    read.putpixel((0, 0), (1, 2, 3))
+    assert own.getpixel((0, 0)) == (9, 9, 9)

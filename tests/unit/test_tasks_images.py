@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 from typer.testing import CliRunner
 
 import allformer as af
+from allformer.cli.images import chunk_of
 from allformer.cli.main import app
 from allformer.errors import ConfigError, DataError, LengthError, TaskError
 from tests import seeing
@@ -306,3 +308,9 @@ def test_the_command_line_refuses_in_one_line(there, tmp_path):
         result = run(*args)
         assert result.exit_code != 0
         assert said in str(result.exception)
+
+
+@pytest.mark.parametrize(("kind", "chunk"), [("cpu", 8), ("cuda", 64)])
+def test_a_verb_reads_further_ahead_where_a_gpu_is_soon_through(kind, chunk):
+    model = SimpleNamespace(device=torch.device(kind))
+    assert chunk_of(SimpleNamespace(model=model), 4) == chunk

@@ -32,6 +32,7 @@ class ClassHead(Head):
     ) -> None:
         super().__init__(head, stack, path)
         self.reads_first = head.at in ("first", "first+patches")
+        self.front = 1 if head.at in ("first", "pool") else None  # a pooler reads the first token
         wide = head.reads(stack)
         self.dense = None if head.dense is None else Linear(wide, stack.dim)
         self.act = ACT[head.dense or "identity"]

@@ -45,7 +45,8 @@ class Head(nn.Module):
 
     `gives` are the names of its outputs, `targets` those of the arguments that it learns from.
     `reads_first`: it reads the first column, padding or not. `reads_padding`: with targets, or
-    if it has none, it reads every column. `writes`: what it gives is text, so the decoder of an
+    if it has none, it reads every column. `front`: of each row it reads so many of the first
+    tokens and nothing else; None: more. `writes`: what it gives is text, so the decoder of an
     encoder-decoder reads what was written, not the input again. `reads_layers`: in training it
     reads the states after each layer too.
     """
@@ -54,6 +55,7 @@ class Head(nn.Module):
     targets: tuple[str, ...] = ("labels",)
     reads_first = False
     reads_padding = False
+    front: int | None = None
     writes = False
     reads_layers = False
 

@@ -29,6 +29,8 @@ class Several(Head):
         self.gives = tuple(part.output for part in head.parts)
         self.targets = tuple(dict.fromkeys(name for one in heads for name in one.targets))
         self.reads_first = any(one.reads_first for one in heads)
+        fronts = [one.front for one in heads if one.front is not None]
+        self.front = max(fronts) if len(fronts) == len(heads) else None
         self.reads_padding = any(one.reads_padding for one in heads)
         self.writes = any(one.writes for one in heads)
 

@@ -25,6 +25,7 @@ class TeacherHead(Head):
     gives = ("logits", "cls_logits", "distillation_logits")
     targets = ("labels", "teacher_labels")
     reads_first = True
+    front = 2
 
     def __init__(
         self, head: config.TeacherHead, stack: config.Stack, path: str, **given: Any

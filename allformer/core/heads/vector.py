@@ -32,6 +32,7 @@ class VectorHead(Head):
     ) -> None:
         super().__init__(head, stack, path)
         self.reads_first, self.reads_padding = head.at == "first", head.at == "last"
+        self.front = 1 if self.reads_first else None
         self.probe = None
         if isinstance(head.at, config.Probe):
             self.probe = Probe(head.at, stack.states, f"{path}.probe")

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.compiling import constant
+from allformer.core.fused import prepared
 from allformer.core.kernels.kernel import Case, Plan
 from allformer.core.look import Look
 
@@ -39,9 +40,10 @@ class SDPA:
 
 def _cudnn_serves(q: Tensor, k: Tensor, look: Look, dropout: float) -> bool:
     """What cuDNN does faster than flash (docs/results.md): no mask, no dropout, heads of 64 or 128,
-    on Hopper, somebody learns. All else is torch's choice."""
+    on Hopper, more queries than one, sizes that come again (it plans for each anew). All else is
+    torch's choice."""
     plain = look.merged is None and not dropout and type(q) is Tensor
-    if not (q.is_cuda and plain and torch.is_grad_enabled()):
+    if not (q.is_cuda and plain and q.shape[-2] > 1 and prepared()):
         return False
     half = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] in (64, 128)
     return half and _has_cudnn() and torch.cuda.get_device_capability(q.device)[0] == 9

@@ -14,6 +14,7 @@ from allformer.core.fused.norm import NOTHING, Thinning
 from allformer.core.kernels import Case, Plan, choose
 from allformer.core.kernels.banded import Banded, band_of
 from allformer.core.kernels.flex import Flex, window_blocks
+from allformer.core.kernels.sdpa import SDPA
 from allformer.core.kernels.short import rows_of, short_rows, usual_length
 from allformer.core.layout import Packed, compact
 from allformer.core.look import Look, blind_rows, make_look
@@ -93,6 +94,15 @@ class Full(Mixer):
             blind = None if mask is None or places.real is None else blind_rows(mask)
             look = make_look(mask, blind=blind, bias=bias)
         return plan._replace(look=look, places=places)
+
+    def narrow(self, plan: Plan) -> Plan | None:
+        """Where every query looks at every key, the first ones do so too."""
+        if plan.causal or plan.blocks is not None or plan.band is not None:
+            return None
+        if plan.rows is not None:  # a kernel of whole rows: only another one can leave queries out
+            return Plan(SDPA(), Look())
+        look = plan.look
+        return plan if look is not None and look.merged is None and not look.causal else None
 
     def takes_whole(self, plan: Plan) -> bool:
         return plan.rows is not None

@@ -109,6 +109,9 @@ class LowRank(Full):
         order = (~layout.keep).to(torch.int8).argsort(dim=-1, stable=True)
         return Plan(kernels, order, layout.keep.gather(1, order))
 
+    def narrow(self, plan: Plan) -> Plan:  # type: ignore[override]
+        return plan  # every query looks at the same few keys
+
     def takes_whole(self, plan: Plan) -> bool:  # type: ignore[override]
         return False
 

@@ -110,6 +110,11 @@ class Mixer(nn.Module):
         `seed` chooses the mask of dropout."""
         raise NotImplementedError
 
+    def narrow(self, plan: Any) -> Any:
+        """The plan for the first tokens of each row of a grid as the only queries, the same keys;
+        None: it has none."""
+        return None
+
     def wants(self, plan: Any) -> tuple[str, ...] | None:
         """The projections that this plan needs; None: all."""
         return None
