@@ -40,8 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object an image, 
 File = Annotated[Path | None, typer.Option(help="A file of paths, one a line.")]
 Batch = Annotated[int, typer.Option(min=1, metavar="N", help="How many images go together.")]
 Workers = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Threads that read images ahead; default: one a core."),
+    int, typer.Option(min=0, metavar="N", help="Threads that read images ahead; 0: one a core.")
 ]
 
 
@@ -57,7 +56,7 @@ def classify_image(
     ] = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many labels of an image.")] = 5,
     batch: Batch = 32,
-    workers: Workers = None,
+    workers: Workers = 0,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -75,7 +74,7 @@ def classify_image(
     names = None if labels is None else [x.strip() for x in labels.split(",") if x.strip()]
     source = image_source(image, file)
     pipeline = open_seeing(model, device, dtype)
-    options = given(labels=names, template=template, workers=workers)
+    options = given(labels=names, template=template, workers=workers or None)
     verb = Verb(
         lambda paths: work(pipeline, paths, top=top, batch=batch, **options),
         label_line,
@@ -95,7 +94,7 @@ def embed_image(
     ] = None,
     normalise: Annotated[bool, typer.Option("--normalise", help="To length 1.")] = False,
     batch: Batch = 32,
-    workers: Workers = None,
+    workers: Workers = 0,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -114,7 +113,7 @@ def embed_image(
     source = image_source(image, file)
     pipeline = open_seeing(model, device, dtype)
     options: dict[str, Any] = {"pooling": pooling, "normalise": normalise, "batch": batch}
-    options |= given(workers=workers)
+    options |= given(workers=workers or None)
     verb = Verb(
         lambda paths: work(pipeline, paths, **options),
         lambda vector: " ".join(f"{x:.8g}" for x in vector.tolist()),
