@@ -5,6 +5,8 @@ Legend: B batch, C channels, H W the image, h w the grid of codes, V codes of th
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +18,15 @@ from allformer.codecs.gumbel import divergence, gumbel_noise, relaxed, straight_
 from allformer.codecs.laplace import at_least, logit_laplace_nll, map_pixels, unmap_pixels
 from allformer.core.registry import implements
 from allformer.core.taps import tap
+
+
+class Learnt(NamedTuple):
+    """Of each image −log p of its pixels under relaxed codes and KL(q ‖ uniform) of its codes, both
+    summed, and how much of it each code has."""
+
+    nll: Tensor  # B
+    kl: Tensor  # B
+    use: Tensor  # B V: the mean of q over its places
 
 
 @implements(DVAE)
@@ -63,16 +74,15 @@ class DVAEModel(CodecModel[DVAE]):
         *,
         hard: bool = False,
         dtype: torch.dtype | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """−log p of an image's pixels under relaxed codes, and KL(q ‖ uniform) of its codes, both
-        summed for each image, B.
+    ) -> Learnt:
+        """What a step learns from: `nll, kl, use = codec.learn(pixels, 0.5)`.
 
-        `nll, kl = codec.learn(pixels, 0.5)`; the evidence bound is nll + kl. `hard` takes the best
-        code and the gradient of the relaxed ones.
+        The evidence bound is nll + kl. `hard` takes the best code and the gradient of the relaxed
+        ones.
         """
         x = self.as_input(self.sized(pixels))
         logits = tap(self, "logits", self.logits(x, dtype))
         codes = relaxed(logits, temperature, gumbel_noise(logits))
         painted = self.decoder(straight_through(codes) if hard else codes, dtype)
         nll = self.unlikely(x, painted).flatten(1).sum(1)
-        return nll, divergence(logits).flatten(1).sum(1)
+        return Learnt(nll, divergence(logits).flatten(1).sum(1), logits.softmax(1).mean((2, 3)))

@@ -31,6 +31,14 @@ def straight_through(soft: Tensor) -> Tensor:
     return hard + soft - soft.detach()
 
 
+def idleness(use: Tensor, keep: Tensor) -> Tensor:
+    """KL(mean q ‖ uniform) of a batch, one number: 0 where all codes are used alike, however sure
+    each choice is. `use` is B V, of the images with `keep` 1."""
+    share = (use * keep[:, None]).sum(0) / keep.sum()
+    sure: Tensor = torch.special.xlogy(share, share).sum()
+    return math.log(use.shape[1]) + sure
+
+
 def divergence(logits: Tensor) -> Tensor:
     """KL(q ‖ uniform) of each place, B h w: log V − the entropy of the codes."""
     log_q = logits.log_softmax(1)

@@ -90,7 +90,7 @@ def check_bound() -> None:
         half.blocks.output.conv.w.data.mul_(0.02)
     x = pixels()
     torch.manual_seed(5)
-    nll, kl = codec.learn(x, 0.7)
+    nll, kl, use = codec.learn(x, 0.7)
     torch.manual_seed(5)
     logits = codec.logits(0.8 * x + 0.1)
     uniform = (-torch.empty_like(logits).exponential_()).exp()  # −log u is exponential
@@ -103,6 +103,7 @@ def check_bound() -> None:
     wanted = -density.clamp_min(1e-300).log().sum((1, 2, 3))
     assert (nll - wanted).abs().max() < 1e-7 * wanted.abs().max()
     q = logits.exp() / logits.exp().sum(1, keepdim=True)
+    assert torch.allclose(use, q.flatten(2).mean(2))
     wanted = (q * (q * 11).clamp_min(1e-300).log()).sum((1, 2, 3))
     assert (kl - wanted).abs().max() < 1e-9 * wanted.abs().max()
 
@@ -173,7 +174,7 @@ def test_the_bound_of_a_codec_is_an_upper_one():
         each = codec.unlikely(every, codec.decoder(hot)).flatten(1).sum(1)
         exact = -(-each - torch.tensor(3.0).log()).logsumexp(0)
         q = codec.logits(every).softmax(1).flatten()
-        _, kl = codec.learn(x, 1e-4)
+        kl = codec.learn(x, 1e-4).kl
         bound = (q * each).sum() + kl[0]
         drawn = torch.stack([codec.learn(x, 1e-4)[0][0] for _ in range(200)])
     assert bound > exact

@@ -15,7 +15,7 @@ from allformer.checkpoint.run import load_run
 from allformer.checkpoint.weights import read_tensors
 from allformer.codecs import DVAE, VQVAE
 from allformer.codecs.codebook import Codebook
-from allformer.codecs.gumbel import divergence, gumbel_noise, relaxed, straight_through
+from allformer.codecs.gumbel import divergence, gumbel_noise, idleness, relaxed, straight_through
 from allformer.codecs.laplace import at_least
 from allformer.core.taps import listen
 from allformer.errors import ConfigError
@@ -84,6 +84,20 @@ def test_divergence_is_0_of_equal_codes_and_log_v_of_one():
     one = torch.zeros(1, 8, 1, 1)
     one[0, 3] = 1e4
     assert divergence(one).item() == pytest.approx(2.0794415)
+
+
+def check_idle() -> None:
+    """Of a batch, not of its images: each may have one code, as long as they differ."""
+    keep = torch.ones(4)
+    apart, alike = torch.eye(4), torch.eye(4)[:1].expand(4, 4)
+    assert idleness(apart, keep).item() == pytest.approx(0.0, abs=1e-6)
+    assert idleness(alike, keep).item() == pytest.approx(1.3862944)
+    kept = torch.tensor([1.0, 1.0, 0.0, 0.0])  # filler counts for nothing
+    assert idleness(apart, kept).item() == pytest.approx(0.6931472)
+
+
+def test_codes_are_idle_where_a_batch_uses_few():
+    check_idle()
 
 
 def test_a_floor_bounds_the_scale_and_leaves_larger_ones():
@@ -193,7 +207,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 WAYS = {
-    "gumbel": ("dvae-28", {"anneal": 8, "kl": 0.5, "kl_warmup": 4}),
+    "gumbel": ("dvae-28", {"anneal": 8, "kl": 0.5, "kl_warmup": 4, "spread": 0.5}),
     "nearest": ("vq-28", {"restart": 0.5}),
 }
 

@@ -1,6 +1,6 @@
 """A codec: images to codes and back, with as little lost on the way as may be.
 
-    objective: {is: image-codec, codes: gumbel, anneal: 4000, kl: 1.0}
+    objective: {is: image-codec, codes: gumbel, anneal: 4000, kl: 0.4, spread: 1.0}
     data: {path: fashion-mnist}
     model: {preset: dvae-28}
 

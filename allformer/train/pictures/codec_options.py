@@ -1,6 +1,6 @@
 """How a codec learns: relaxed codes with a temperature, or nearest ones with a moving codebook.
 
-    objective: {is: image-codec, codes: gumbel, temperature: [1.0, 0.0625], anneal: 4000, kl: 1.0}
+    objective: {is: image-codec, codes: gumbel, temperature: [1.0, 0.0625], anneal: 4000, kl: 0.4}
     objective: {is: image-codec, codes: nearest, commitment: 0.25, decay: 0.99, restart: 1.0}
 
 Legend: B images.
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from allformer.codecs import DVAE, VQVAE
+from allformer.codecs.gumbel import idleness
 from allformer.config import Codec
 from allformer.config.check import Rule
 from allformer.train.sections.section import NotNegative, Section, Whole, share
@@ -60,7 +61,12 @@ class CodecOptions(Section, section="objective", key="codes", default="gumbel"):
 class Gumbel(CodecOptions, named="gumbel"):
     """Ramesh et al., 2021, appendix A.2: the temperature goes from the first to the last one of
     `temperature` in `anneal` steps, the weight of the KL term from 0 to `kl` in `kl_warmup`, both
-    along half a cosine. With `hard` the decoder sees the best code alone (straight-through)."""
+    along half a cosine. With `hard` the decoder sees the best code alone (straight-through).
+
+    `spread` is not of the paper: so much, by the pixel, of KL(mean q ‖ uniform) over a batch. The
+    KL term keeps codes in use by making each choice unsure; this one leaves the choices alone, and
+    few steps suffice.
+    """
 
     tree = DVAE
 
@@ -69,6 +75,7 @@ class Gumbel(CodecOptions, named="gumbel"):
     kl: NotNegative = 6.6
     kl_warmup: Whole = 5_000
     hard: bool = False
+    spread: NotNegative = 0.0
 
     def now(self, step: int) -> Now:
         first, last = self.temperature
@@ -78,9 +85,13 @@ class Gumbel(CodecOptions, named="gumbel"):
     def sums(
         self, codec: Any, pixels: Tensor, keep: Tensor, now: Now, dtype: torch.dtype | None
     ) -> tuple[Tensor, Tensor]:
-        nll, kl = codec.learn(pixels, now.temperature, hard=self.hard, dtype=dtype)
-        nll = (nll * keep).sum()
-        return nll + now.weight * (kl * keep).sum(), nll.detach()
+        found = codec.learn(pixels, now.temperature, hard=self.hard, dtype=dtype)
+        nll = (found.nll * keep).sum()
+        loss = nll + now.weight * (found.kl * keep).sum()
+        if self.spread:
+            numbers = pixels[0].numel() * keep.sum()
+            loss = loss + self.spread * numbers * idleness(found.use, keep)
+        return loss, nll.detach()
 
 
 @dataclass(frozen=True)
