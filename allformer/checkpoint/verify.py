@@ -25,7 +25,8 @@ MARKS = "global_attention_mask"
 NAMES = (
     "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits",
     "cls_logits", "distillation_logits", "reconstruction", "pooler_output", "last_hidden_state",
-    "logits_per_image", "text_embeds", "image_embeds",
+    "logits_per_image", "text_embeds", "image_embeds", "class_queries_logits",
+    "masks_queries_logits",
 )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def verify(
         inputs.pop("decoder_input_ids", None)
     ids = inputs.get("input_ids", torch.zeros(ROWS, 1))  # none of an image
     keep = inputs.get("attention_mask", torch.ones_like(ids)).bool()
-    a, b = (wide(x)(**inputs, **_marks(x, ids)) for x in (ours, other))
+    a, b = (_run(x, {**inputs, **_marks(x, ids)}) for x in (ours, other))
     found = []
     for name, x, y in _both(a, b):
         if x.ndim > 1 and x.shape[:2] == keep.shape and "decoder_input_ids" not in inputs:
@@ -109,6 +110,13 @@ def verify(
         gap, largest = (x - y).abs().max().item(), y.abs().max().item()
         found.append(Comparison(between, name, gap, largest, inputs=_told(inputs)))
     return found
+
+
+def _run(model: Any, inputs: dict[str, Tensor]) -> Any:
+    """What a model gives; one that draws (an EoMT half trained) draws the same as another."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return wide(model)(**inputs)
 
 
 def _both(a: Any, b: Any) -> Iterator[tuple[str, Tensor, Tensor]]:

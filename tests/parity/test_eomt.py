@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import EomtConfig, EomtForUniversalSegmentation
 
 import allformer as af
+from allformer.checkpoint.convert import convert
 from allformer.config import MaskLoss, QueryMasks
 from allformer.core.mask_loss import find_pairs
 from allformer.errors import CheckpointError, ConfigError
@@ -219,6 +220,15 @@ def test_presets_are_transformers_models() -> None:
         theirs = EomtForUniversalSegmentation(EomtConfig(**raw))
     parameters = sum(p.numel() for p in theirs.parameters())
     assert af.count(af.preset("eomt-base")).parameters == parameters
+
+
+def test_a_converted_model_is_certified_by_its_masks(
+    written: dict[str, Path], tmp_path: Path
+) -> None:
+    certificate = convert(written["EoMT half masked"], tmp_path / "out")
+    assert certificate["sound"]
+    names = {seen["output"] for seen in certificate["outputs"]}
+    assert {"masks_queries_logits", "class_queries_logits"} <= names
 
 
 def test_a_fresh_model_is_saved_as_an_eomt(tmp_path: Path) -> None:

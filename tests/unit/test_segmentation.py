@@ -72,7 +72,10 @@ def batch_of(objective: Segmentation, key: int | None = None) -> Any:
     [
         {"decoder": "linear", "cells": 2},
         {"decoder": "mask", "layers": 1},
-        {"decoder": "queries", "layers": 1, "queries": 4, "points": 32},
+        pytest.param(
+            {"decoder": "queries", "layers": 1, "queries": 4, "points": 32},
+            marks=pytest.mark.slow,
+        ),
         {"task": "instance", "layers": 1, "queries": 4, "points": 32},
     ],
     ids=lambda asked: "-".join(map(str, asked.values())),
