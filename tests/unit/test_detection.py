@@ -165,6 +165,21 @@ def test_few_objects_are_matched_on_the_device_and_many_wait() -> None:
     assert opened(objective={"queries": 2}).waits  # fewer queries than objects
 
 
+def test_a_decoder_of_queries_is_trained_too(tmp_path: Path) -> None:
+    from allformer import config
+
+    net = config.ResNet(4, (8, 8), (1, 1), channels=1)
+    block = config.Block(config.Attention(2), config.Feed(8), dropout=0.0)
+    crossed = config.Block(config.Attention(2), config.Feed(8), config.Attention(2), dropout=0.0)
+    tree = config.SetDecoder(
+        config.Stack(8, net, None, (block,)),
+        config.Stack(8, config.Queries(5), None, (crossed,) * 2, final_norm=config.Norm()),
+    )
+    asked = recipe(steps=2, model=config.to_dict(tree))
+    train(asked, tmp_path, device="cpu", corpus={"train": bars(8, 0), "val": bars(3, 1)})
+    assert len(af.detect(str(tmp_path), bars(2, 1)[0].image, threshold=0.0)) == 5
+
+
 def test_pictures_without_boxes_or_with_other_classes_are_refused() -> None:
     objective = Detection(recipe())
     objective.open({"train": Bare(), "val": Bare()})
