@@ -53,7 +53,7 @@ def open_any(
     directory = find_checkpoint(model)
     file = directory / "config.json"
     stacks = read_config_of(file).stacks.values() if file.is_file() else ()
-    if any(isinstance(stack.source, config.Patches) for stack in stacks):
+    if any(isinstance(stack.source, config.Patches | config.ResNet) for stack in stacks):
         return open_image_pipeline(directory, device=device, dtype=dtype)
     return open_pipeline(directory, device=device, dtype=dtype)
 

@@ -161,6 +161,7 @@ def test_auxiliary_losses_reach_every_layer_and_are_of_training_alone() -> None:
 
 
 def test_few_objects_are_matched_on_the_device_and_many_wait() -> None:
+    assert Detection(recipe()).waits  # nothing is known yet
     assert not opened().waits
     assert opened(objective={"queries": 2}).waits  # fewer queries than objects
 
