@@ -14,6 +14,7 @@ import allformer as af
 from allformer.errors import AllformerError
 from tests.mutants.mutants import Mutant, bug
 from tests.parity import pictures, test_deit, test_dinov2, test_vit, zoo
+from tests.unit import test_drop_path
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="mutants")
 
@@ -53,9 +54,13 @@ KILLERS: dict[str, Callable[[], None]] = {
     "registers": partial(_check, test_dinov2, "registers"),
     "registers, smaller": partial(_check, test_dinov2, "registers", (12, 8)),
     "registers classes": partial(_check, test_dinov2, "registers SwiGLU classes"),
+    "dropped paths are rows": test_drop_path.check_rows,
+    "dropped paths keep the mean": test_drop_path.check_mean,
+    "no dropped paths in use": test_drop_path.check_use,
 }
 SOURCE, PLANE, HEAD = "sources.patches:Patches", "plane:LearnedPlane.forward", "heads.pixels"
 FAMILY, READ = "allformer.families", "heads.classes:ClassHead.read"
+DROP = "block:Block._thin"
 ASIDE = {"raises": (AssertionError, AllformerError)}  # seen when the file is read, or in the result
 
 MUTANTS: list[Mutant] = [
@@ -93,6 +98,12 @@ MUTANTS: list[Mutant] = [
         "[hidden.grid[:, 0], mean]", "[mean, hidden.grid[:, 0]]", "dinov2 SwiGLU classes"),
     bug("no layer scale", "sub-layers speak too loud", "block:LayerScale.forward",
         "h * cast(self.weight, h.dtype)", "h", "dinov2"),
+    bug("paths dropped token by token", "dropout by another name", DROP,
+        "h.shape[0], 1, 1", "*h.shape[:2], 1", "dropped paths are rows"),
+    bug("what is kept is not the more", "in use all sub-layers speak too loud", DROP,
+        ".div_(keep)", "", "dropped paths keep the mean"),
+    bug("paths dropped in use", "not deterministic", "block:Block.steps",
+        "self.training and self.drop_path", "self.drop_path", "no dropped paths in use"),
     bug("pixels of the tokens before", "the painting is shifted", f"{HEAD}:PixelHead.outputs",
         "hidden.grid[:, source.patches]", "hidden.grid[:, : -source.front]", "vit pixels"),
     bug("shown pixels are scored", "learns to copy", f"{HEAD}:PixelHead.sums",

@@ -35,6 +35,10 @@ def states(model: Model, rows: int = 64) -> Tensor:
 
 @pytest.mark.parametrize("norm_at", ["pre", "post"])
 def test_a_row_has_all_of_a_sub_layer_or_nothing_of_it(norm_at: str) -> None:
+    check_rows(norm_at)
+
+
+def check_rows(norm_at: str = "pre") -> None:
     """All rows are alike, so that one layer of two sub-layers can give four results."""
     model = vit(0.5, norm_at=norm_at).train()
     torch.manual_seed(0)
@@ -46,6 +50,10 @@ def test_a_row_has_all_of_a_sub_layer_or_nothing_of_it(norm_at: str) -> None:
 
 
 def test_what_is_kept_is_the_more_so_that_the_mean_stays() -> None:
+    check_mean()
+
+
+def check_mean() -> None:
     model = vit(0.25).train()
     layer = model.encoder.layers[0]
     x = torch.randn(1, 5, 192, dtype=torch.float64).expand(40_000, -1, -1)
@@ -58,6 +66,10 @@ def test_what_is_kept_is_the_more_so_that_the_mean_stays() -> None:
 
 
 def test_nothing_is_dropped_in_use_and_none_is_as_without() -> None:
+    check_use()
+
+
+def check_use() -> None:
     plain, thin = vit(0.0, 2), vit(0.9, 2)
     assert torch.equal(states(plain.eval()), states(thin.eval()))
     assert torch.equal(states(plain.train()), states(plain.eval()))

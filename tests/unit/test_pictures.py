@@ -235,7 +235,7 @@ def test_pictures_of_many_sizes_are_read_in_one(tmp_path: Path, monkeypatch: Any
     assert kept[:, 0, 0, 0].tolist() == [20, 0]
     monkeypatch.setattr("allformer.train.pictures.gallery.MOST_BYTES", 1)
     again = Gallery(found, settings(4, 4))
-    assert again._kept is None, "read when asked for"
+    assert not again.fits, "read when asked for"
     assert np.array_equal(again.pixels(np.array([2, 0])), kept)
 
 

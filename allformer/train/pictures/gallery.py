@@ -5,7 +5,9 @@ Legend: N pictures, B those of a batch, C channels, H height, W width.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,8 @@ class Gallery:
         self.pictures, self.settings = pictures, settings
         height, width = settings.size["height"], settings.size["width"]
         self.shape = (settings.channels, height, width)
-        self._kept: Array | None = self._whole(say)
+        self.fits = len(pictures) * settings.channels * height * width <= MOST_BYTES
+        self._say, self._lock = say, threading.Lock()
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -38,20 +41,24 @@ class Gallery:
     def __getitem__(self, index: int) -> Picture:
         return self.pictures[index]
 
-    def _whole(self, say: Callable[[str], None] | None) -> Array | None:
-        """All in memory, N C H W, if they fit there."""
+    @cached_property
+    def _whole(self) -> Array:
+        """All in memory, N C H W."""
         there, (channels, height, width) = self.pictures.pixels, self.shape
         if there is not None and there.shape[1:] == (height, width, channels):
             return np.ascontiguousarray(there.transpose(0, 3, 1, 2))
-        if len(self) * channels * height * width > MOST_BYTES:
-            return None
-        if say is not None:
-            say(f"reading {len(self):,} pictures as {width} × {height}")
+        if self._say is not None:
+            self._say(f"reading {len(self):,} pictures as {width} × {height}")
         return self._read(np.arange(len(self)))
 
     def pixels(self, index: Array) -> Array:
-        """Those of the pictures numbered `index`."""
-        return self._read(index) if self._kept is None else self._kept[index]
+        """Those of the pictures numbered `index`; at the first time all that fit are read."""
+        if not self.fits:
+            return self._read(index)
+        with self._lock:  # batches are made by another thread than the one that validates
+            whole = self._whole
+        found: Array = whole[index]
+        return found
 
     def _read(self, index: Array) -> Array:
         out = np.empty((len(index), *self.shape), np.uint8)
