@@ -253,6 +253,23 @@ def test_some_of_the_training_pictures_are_held_out_where_nothing_else_is(tmp_pa
         PictureData(path=path, hold_out=40).opened()
 
 
+def test_what_is_scored_is_the_split_that_was_asked_for(tmp_path: Path) -> None:
+    path = str(write_idx(tmp_path / "set", 40, 9))
+    other = str(folders(tmp_path / "files", "a/1.png", "b/2.png"))
+    own = PictureData(path=path, format="idx", hold_out=10)
+
+    def scored(data: PictureData, where: str | None, split: str | None) -> tuple[str, int]:
+        name, found = data.scored(where, split)
+        return name, len(found.opened()[1])
+
+    assert scored(own, None, None) == ("test", 9)
+    assert scored(own, None, "val") == ("val", 10)
+    assert scored(own, None, "train") == ("train", 40)
+    assert scored(own, other, None) == ("all", 2)
+    with pytest.raises(DataError, match="has no val split; it has train, test"):
+        PictureData(path=path, validation="test").scored(None, "val")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -96,18 +96,16 @@ class PictureData(Section, section="data"):
     def scored(self, path: str | None, split: str | None) -> tuple[str, PictureData]:
         """The section whose validation pictures are a split (None: test, else val, else all) of its
         own data or of another `path`, and what to call it."""
-        here = replace(self, path=path) if path is not None else self
+        here = self if path is None else replace(self, path=path, corpus=None, format="auto")
         splits = here._splits()
-        if path is None and split in (None, "val") and "test" not in splits and "val" not in splits:
+        held = path is None and self.validation is None and "val" not in splits
+        if held and (split == "val" or (split is None and "test" not in splits)):
             return "val", self  # which training held out
         name = split or next(x for x in ("test", "val", "train") if x in splits)
-        if name == "val" and name not in splits and path is None:
-            return name, self
         if name not in splits:
             raise DataError(
-                f"{here.path} has no {name} split; it has {', '.join(splits)}; try --split "
-                f"{next(iter(splits))}"
+                f"{here.path or here.corpus} has no {name} split; it has {', '.join(splits)}; try "
+                f"--split {next(iter(splits))}"
             )
-        return ("all" if len(splits) == 1 and split is None else name), replace(
-            here, validation=name
-        )
+        told = "all" if split is None and len(splits) == 1 else name
+        return told, replace(here, validation=name)
