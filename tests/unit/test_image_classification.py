@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from allformer.cli.main import app
 from allformer.errors import ConfigError, DataError
 from allformer.families import preset
 from allformer.images.thumbnail import as_bytes
+from allformer.train.batch import mapped
 from allformer.train.loop import open_objective, train
 from allformer.train.objectives.image_classification import ImageClassification
 from allformer.train.predictions import Predictions
@@ -252,3 +254,34 @@ def test_a_small_vit_can_be_written_for_transformers(data: Path, tmp_path: Path)
     af.save(af.build(objective.config(None)), tmp_path / "vit", family="vit")
     assert json.loads((tmp_path / "vit" / "config.json").read_text())["num_channels"] == 1
     assert preset("vit-tiny").encoder.blocks[0].drop_path == 0
+
+
+# --- on a GPU ---------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_batch_is_made_ready_without_waiting_for_the_device_and_as_on_a_cpu(data: Path) -> None:
+    objective = opened(data, augment=EVERYTHING)
+    batch = objective.collate(objective.examples(0), np.arange(20), objective.frame())
+    batch = batch._replace(key=7)
+    wanted = objective.onto(batch, "cpu")
+    objective.onto(batch, "cuda")  # what is made once is made
+    moved = mapped(batch, lambda x: x.pin_memory())
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = objective.onto(moved, "cuda")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(found.pixels.cpu(), wanted.pixels, atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.labels.cpu(), wanted.labels)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_step_with_dropped_paths_is_captured_and_learns(data: Path, tmp_path: Path) -> None:
+    model = {**SMALL, "drop_path": 0.1}
+    asked = recipe(data, augment={"erase": 0.2}, model=model, precision="bf16", steps=200)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="no CUDA graph")
+        train(asked, tmp_path / "run", device="cuda", compile=True)
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [r["nll"] for r in rows if "nll" in r][-1] < 0.9
