@@ -184,8 +184,9 @@ def test_a_decoder_of_queries_is_trained_too(tmp_path: Path) -> None:
 def test_pictures_without_boxes_or_with_other_classes_are_refused() -> None:
     objective = Detection(recipe())
     objective.open({"train": Bare(), "val": Bare()})
+    objective.encode(None, lambda line: None)
     with pytest.raises(DataError, match="has no boxes"):
-        objective.encode(None, lambda line: None)
+        objective.collate(objective.examples(0), np.arange(2))
     named = Detection(recipe(objective={"labels": ["lying"]}))
     named.open({"train": bars(3, 0), "val": bars(3, 1)})
     with pytest.raises(DataError, match="classes that the model has not: standing"):
