@@ -181,6 +181,25 @@ def test_a_decoder_of_queries_is_trained_too(tmp_path: Path) -> None:
     assert len(af.detect(str(tmp_path), bars(2, 1)[0].image, threshold=0.0)) == 5
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_step_never_waits_for_the_device_and_learns_as_on_a_cpu() -> None:
+    objective = opened()
+    model = af.build(objective.config(None), seed=0)
+    batch = objective.collate(objective.examples(0), np.arange(8), objective.frame())
+    wanted = objective.loss(model, objective.onto(batch, "cpu"))[0]
+    model = model.to("cuda")
+    ready = objective.onto(batch, "cuda")
+    found = objective.loss(model, ready)[0]  # libraries are loaded the first time
+    found.backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        again = objective.loss(model, ready)[0]
+        again.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert again.item() == pytest.approx(wanted.item(), rel=1e-3)
+
+
 def test_pictures_without_boxes_or_with_other_classes_are_refused() -> None:
     objective = Detection(recipe())
     objective.open({"train": Bare(), "val": Bare()})
