@@ -25,7 +25,7 @@ MARKS = "global_attention_mask"
 NAMES = (
     "logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits",
     "cls_logits", "distillation_logits", "reconstruction", "pooler_output", "last_hidden_state",
-    "logits_per_image", "text_embeds", "image_embeds", "class_queries_logits",
+    "pred_boxes", "logits_per_image", "text_embeds", "image_embeds", "class_queries_logits",
     "masks_queries_logits",
 )  # fmt: skip
 
@@ -52,7 +52,7 @@ class Comparison:
 def sample_inputs(model: config.Model, most: int = WIDTH) -> dict[str, Tensor]:
     """The same random batch each time, of texts of at most `most` tokens."""
     make = torch.Generator().manual_seed(SEED)
-    if isinstance(model.reader.source, config.Patches):
+    if isinstance(model.reader.source, config.Patches | config.ResNet):
         return {"pixel_values": _images(model.reader.source, make)}
     decoding = isinstance(model, config.DecoderOnly) and not _seeks_end(model)
     tokens = model.reader.tokens
@@ -77,9 +77,10 @@ def sample_inputs(model: config.Model, most: int = WIDTH) -> dict[str, Tensor]:
 
 
 def _images(source: config.Source, make: torch.Generator) -> Tensor:
-    """Noise of the size that a model reads."""
-    assert isinstance(source, config.Patches)
-    return torch.randn(ROWS, source.channels, *source.image, generator=make)
+    """Noise of the size that a model reads; of one that reads any, a few cells of its map."""
+    assert isinstance(source, config.Patches | config.ResNet)
+    size = source.image if isinstance(source, config.Patches) else (96, 128)
+    return torch.randn(ROWS, source.channels, *size, generator=make)
 
 
 def _reads_all(model: config.Model) -> bool:

@@ -60,7 +60,7 @@ def open_any(
         model_of = load_codec(directory, device=pick_device(device), dtype=dtype)
         return ImagePipeline(model_of, load_processor(directory), directory)  # type: ignore[arg-type]
     stacks = () if tree is None else tree.stacks.values()
-    if any(isinstance(stack.source, config.Patches) for stack in stacks):
+    if any(isinstance(stack.source, config.Patches | config.ResNet) for stack in stacks):
         return open_image_pipeline(directory, device=device, dtype=dtype)
     return open_pipeline(directory, device=device, dtype=dtype)
 

@@ -11,6 +11,7 @@ import torch
 from transformers import DetrConfig, DetrForObjectDetection, DetrModel, ResNetConfig
 
 import allformer as af
+from allformer.checkpoint.convert import convert
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import read_config, write_config
 from tests.parity import found, zoo
@@ -115,6 +116,13 @@ def test_presets_are_transformers_models_of_the_published_sizes() -> None:
     assert af.count(tree).parameters == learned
     built = af.build(tree, device="meta")
     assert sum(p.numel() for p in built.parameters()) == learned
+
+
+def test_a_converted_detr_is_certified_on_images(written: dict[str, Path], tmp_path: Path) -> None:
+    certificate = convert(written["DETR"], tmp_path / "out")
+    assert certificate["sound"]
+    assert "96 × 128 pixels" in certificate["outputs"][0]["inputs"]
+    assert {seen["output"] for seen in certificate["outputs"]} >= {"logits", "pred_boxes"}
 
 
 @pytest.mark.parametrize(

@@ -161,15 +161,51 @@ def test_auxiliary_losses_reach_every_layer_and_are_of_training_alone() -> None:
 
 
 def test_few_objects_are_matched_on_the_device_and_many_wait() -> None:
+    assert Detection(recipe()).waits  # nothing is known yet
     assert not opened().waits
     assert opened(objective={"queries": 2}).waits  # fewer queries than objects
+
+
+def test_a_decoder_of_queries_is_trained_too(tmp_path: Path) -> None:
+    from allformer import config
+
+    net = config.ResNet(4, (8, 8), (1, 1), channels=1)
+    block = config.Block(config.Attention(2), config.Feed(8), dropout=0.0)
+    crossed = config.Block(config.Attention(2), config.Feed(8), config.Attention(2), dropout=0.0)
+    tree = config.SetDecoder(
+        config.Stack(8, net, None, (block,)),
+        config.Stack(8, config.Queries(5), None, (crossed,) * 2, final_norm=config.Norm()),
+    )
+    asked = recipe(steps=2, model=config.to_dict(tree))
+    train(asked, tmp_path, device="cpu", corpus={"train": bars(8, 0), "val": bars(3, 1)})
+    assert len(af.detect(str(tmp_path), bars(2, 1)[0].image, threshold=0.0)) == 5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_step_never_waits_for_the_device_and_learns_as_on_a_cpu() -> None:
+    objective = opened()
+    model = af.build(objective.config(None), seed=0)
+    batch = objective.collate(objective.examples(0), np.arange(8), objective.frame())
+    wanted = objective.loss(model, objective.onto(batch, "cpu"))[0]
+    model = model.to("cuda")
+    ready = objective.onto(batch, "cuda")
+    found = objective.loss(model, ready)[0]  # libraries are loaded the first time
+    found.backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        again = objective.loss(model, ready)[0]
+        again.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert again.item() == pytest.approx(wanted.item(), rel=1e-3)
 
 
 def test_pictures_without_boxes_or_with_other_classes_are_refused() -> None:
     objective = Detection(recipe())
     objective.open({"train": Bare(), "val": Bare()})
+    objective.encode(None, lambda line: None)
     with pytest.raises(DataError, match="has no boxes"):
-        objective.encode(None, lambda line: None)
+        objective.collate(objective.examples(0), np.arange(2))
     named = Detection(recipe(objective={"labels": ["lying"]}))
     named.open({"train": bars(3, 0), "val": bars(3, 1)})
     with pytest.raises(DataError, match="classes that the model has not: standing"):

@@ -136,8 +136,8 @@ class Detection(OverPictures[BoxBatch]):
 
     @property
     def waits(self) -> bool:  # type: ignore[override]
-        """Many objects are matched on the CPU."""
-        return not fits_device(self._queries(self.fitted()), self.most)
+        """Many objects are matched on the CPU; before the data is read nobody knows."""
+        return self._galleries is None or not fits_device(self._queries(self.fitted()), self.most)
 
     # --- model ----------------------------------------------------------------------------------
 

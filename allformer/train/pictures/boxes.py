@@ -6,6 +6,7 @@ Legend: B pictures of a batch, M objects of a picture at most.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,8 +54,17 @@ class BoxGallery(Gallery):
     def __init__(self, numbers: Array, pictures: Pictures, *more: Any) -> None:
         """`numbers` are those that the set's classes have for the model."""
         super().__init__(pictures, *more)
-        self.objects = [_objects(pictures[i], numbers) for i in range(len(pictures))]
-        self.most = max((len(classes) for classes, _ in self.objects), default=0)
+        self.numbers = numbers
+
+    @cached_property
+    def objects(self) -> list[tuple[Array, Array]]:
+        """Of each picture: classes, and boxes as shares of it."""
+        return [_objects(self.pictures[i], self.numbers) for i in range(len(self.pictures))]
+
+    @cached_property
+    def most(self) -> int:
+        """Objects of a picture, at most."""
+        return max((len(classes) for classes, _ in self.objects), default=0)
 
     def padded(self, index: Array, most: int) -> tuple[Array, Array]:
         """Classes B M (−1: no object), and boxes B M 4 as shares of the picture."""
