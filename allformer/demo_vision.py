@@ -28,7 +28,6 @@ from allformer.images.processor import FILES, load_processor
 from allformer.run_report import last_figures, report_run
 from allformer.train.loop import train
 from allformer.train.metrics import read_metrics
-from allformer.train.objectives import OBJECTIVES
 from allformer.train.outputs import check_directory, told
 from allformer.train.predictions import Predictions
 from allformer.train.recipe import make_recipe
@@ -48,12 +47,6 @@ class Stage:
     data: dict[str, Any]
     recipe: dict[str, Any]
     use: dict[str, str]  # commands by their names; {run} is its directory
-
-    @property
-    def objective(self) -> str:
-        """Its name."""
-        said = self.recipe["objective"]
-        return str(said["is"] if isinstance(said, dict) else said)
 
 
 _FAST = {"precision": "fp32", "save_every": 100_000, "average": 1}
@@ -107,7 +100,7 @@ STAGES = (
             "同样的编码器，再加四个词元，每个可以找到一个物体（YOLOS）：是什么，在哪里。",
         ),
         {"train": 4000, "val": 150, **_SCENES},
-        _recipe({"is": "detection", "queries": 4}, _sizes(96, patch=8), 2e-3, 1200, 48),
+        _recipe({"is": "detection", "queries": 4}, _sizes(96, patch=8), 1e-3, 1400, 48),
         {"detect": "allformer detect {run} picture.png --threshold 0.5 --out found"},
     ),
     Stage(
@@ -120,7 +113,7 @@ STAGES = (
             "图块更小，最后一个线性层给图块里的每个像素一个类别，或归为背景。",
         ),
         {"train": 2500, "val": 150, **_SCENES},
-        _recipe("segmentation", _sizes(64, patch=4), 3e-3, 900, 32),
+        _recipe("segmentation", _sizes(64, patch=4), 3e-3, 600, 32),
         {"segment": "allformer segment {run} picture.png --out seen"},
     ),
     Stage(
@@ -176,11 +169,6 @@ STAGES = (
 )
 
 
-def stages() -> tuple[Stage, ...]:
-    """Those whose objective is there."""
-    return tuple(stage for stage in STAGES if stage.objective in OBJECTIVES)
-
-
 @dataclass(frozen=True)
 class VisionDemo:
     """Where the page is, and the figures of each stage on held-out pictures."""
@@ -197,16 +185,15 @@ def demo_vision(
     overrides: tuple[str, ...] = (),
     device: str = "cpu",
     say: Callable[[str], None] = print,
-    some: Sequence[Stage] | None = None,
+    stages: Sequence[Stage] = STAGES,
 ) -> VisionDemo:
-    """Train each stage (or `some`), then write one page of all; `overrides` are for each recipe."""
-    chosen = stages() if some is None else tuple(some)
+    """Train each stage, then write one page of all; `overrides` are for each stage's recipe."""
     out = Path(out)
     check_directory(out)
     with told(out, "give another --out"):
         _make_room(out)
         begin = time.monotonic()
-        parts = [_trained(stage, i, out, overrides, device, say) for i, stage in enumerate(chosen)]
+        parts = [_trained(stage, i, out, overrides, device, say) for i, stage in enumerate(stages)]
         seconds = time.monotonic() - begin
         page = write_several(
             out / "report.html",
@@ -221,7 +208,7 @@ def demo_vision(
                 "所有指标和示例都来自训练中没有用过的图片。",
             ),
             parts=parts,
-            facts=_facts(chosen, parts, out, seconds, device),
+            facts=_facts(stages, parts, out, seconds, device),
         )
     scores = {part.name: dict(part.scores) for part in parts}
     return VisionDemo(out, page, scores, time.monotonic() - begin)
@@ -277,10 +264,10 @@ def _make_room(out: Path) -> None:
 
 
 def _facts(
-    chosen: Sequence[Stage], parts: Sequence[Part], out: Path, seconds: float, device: str
+    stages: Sequence[Stage], parts: Sequence[Part], out: Path, seconds: float, device: str
 ) -> dict[str, Any]:
     uses: dict[str, str] = {}
-    for stage in chosen:
+    for stage in stages:
         uses |= {name: line.format(run=out / stage.name) for name, line in stage.use.items()}
     return {
         "data": {

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from allformer import demo_vision as module
 from allformer.cli.main import app
-from allformer.demo_vision import VisionDemo, demo_vision, stages
+from allformer.demo_vision import STAGES, VisionDemo, demo_vision
 from allformer.errors import CheckpointError
 from allformer.explain.words import WORDS
 from allformer.tasks import classify_image
 from tests.unit.test_report import Outline
 
-FEW = tuple(replace(stage, data={**stage.data, "train": 24, "val": 8}) for stage in stages())
+FEW = tuple(replace(stage, data={**stage.data, "train": 24, "val": 8}) for stage in STAGES)
 QUICK = ("train.steps=2", "train.validate_every=2", "train.batch_rows=8")
 
 
@@ -25,7 +25,7 @@ QUICK = ("train.steps=2", "train.validate_every=2", "train.batch_rows=8")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[VisionDemo, list[str]]:
     said: list[str] = []
     out = tmp_path_factory.mktemp("demo") / "seen"
-    return demo_vision(out, overrides=QUICK, say=said.append, some=FEW), said
+    return demo_vision(out, overrides=QUICK, say=said.append, stages=FEW), said
 
 
 def test_the_page_has_a_section_for_each_stage_in_both_languages(made):
@@ -65,14 +65,14 @@ def test_its_classifier_is_a_checkpoint(made):
 
 def test_a_second_demo_takes_the_place_of_the_first_and_of_nothing_else(tmp_path: Path) -> None:
     out = tmp_path / "x"
-    first = demo_vision(out, overrides=QUICK, say=str, some=FEW[:1])
+    first = demo_vision(out, overrides=QUICK, say=str, stages=FEW[:1])
     (out / "left-over").write_text("")
-    demo_vision(out, overrides=QUICK, say=str, some=FEW[:1])
+    demo_vision(out, overrides=QUICK, say=str, stages=FEW[:1])
     assert first.report.is_file()
     assert not (out / "left-over").exists()
     (out / module.MARK).unlink()
     with pytest.raises(CheckpointError, match="something else than this demo"):
-        demo_vision(out, overrides=QUICK, say=str, some=FEW[:1])
+        demo_vision(out, overrides=QUICK, say=str, stages=FEW[:1])
 
 
 def test_the_command_says_the_figures_and_where_the_page_is(tmp_path, monkeypatch):
