@@ -90,7 +90,7 @@ PICTURE_WORDS: dict[str, Pair] = {
     "pictures.more": ("{n} more pictures", "再看 {n} 张"),
     "pictures.wanted": ("is: {wanted}", "应为：{wanted}"),
     "pictures.missed": ("{n} not found", "漏掉 {n} 个"),
-    "pictures.score.mask": ("IoU {score}", "交并比 {score}"),
+    "pictures.score.mask": ("{score} of the pixels right", "像素正确率 {score}"),
     "pictures.score.again": ("error {score}", "误差 {score}"),
     "pictures.score.other": ("score {score}", "得分 {score}"),
     "pictures.view.picture": ("picture", "图片"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
@@ -44,19 +45,22 @@ def picture(text: str, *above: str, alt: str = "", css: str = "") -> str:
 
 
 class Shown:
-    """Pictures that a page shows many times: `shown.on(text, heat)`, and `shown.style` once."""
+    """Pictures that a page shows many times: `shown.on(text, heat)`, and `shown.style` once. Their
+    names are made of what they show, so that several sections of a page do not mix them up."""
 
     def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
+        self.names: dict[str, str] = {}
 
     def on(self, text: str, above: str, label: str) -> str:
         """The picture with what lies on it; empty where it is none."""
         found = size(text)
         if found is None:
             return ""
-        number = self.numbers.setdefault(text, len(self.numbers))
+        name = self.names.setdefault(
+            text, "back-" + blake2b(text.encode(), digest_size=6).hexdigest()
+        )
         return (
-            f'<div class="sight back{number}" role="img" {label} '
+            f'<div class="sight {name}" role="img" {label} '
             f'style="aspect-ratio:{found[0]}/{found[1]}">{above}</div>'
         )
 
@@ -64,10 +68,10 @@ class Shown:
     def style(self) -> str:
         """The pictures, each once."""
         rules = (
-            f".back{n}{{background-image:url(data:image/png;base64,{text})}}"
-            for text, n in self.numbers.items()
+            f".{name}{{background-image:url(data:image/png;base64,{text})}}"
+            for text, name in self.names.items()
         )
-        return f"<style>{''.join(rules)}</style>" if self.numbers else ""
+        return f"<style>{''.join(rules)}</style>" if self.names else ""
 
 
 def heat(values: npt.NDArray[np.floating]) -> str:

@@ -12,6 +12,7 @@ from allformer.images.thumbnail import COLOURS
 from allformer.train.predictions import Box, Mask, Predictions, Seen
 
 SHOWN = 24  # the rest folds away
+BACKGROUND = "background"  # what no colour stands for
 
 
 def picture_list(predictions: Predictions) -> str:
@@ -86,7 +87,11 @@ def _legend(names: dict[str, int], pictures: Sequence[Seen]) -> str:
     """Names and colours, where they are those of all masks."""
     if not _common(pictures):
         return ""
-    items = (f"<span>{_swatch(n)}{escape(name)}</span>" for name, n in names.items())
+    items = (
+        f"<span>{_swatch(n)}{escape(name)}</span>"
+        for name, n in names.items()
+        if name != BACKGROUND
+    )
     return f'<p class="legend">{"".join(items)}</p>'
 
 

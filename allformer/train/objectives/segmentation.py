@@ -339,10 +339,14 @@ class Segmentation(OverPictures[SegmentBatch]):
         with self._same_draws(model.device):
             given = self.scores(model, batch).argmax(1)
         shown = []
+        ground = self.labels.index(BACKGROUND) if BACKGROUND in self.labels else -1  # no colour
         for image, true, own in zip(raw.pixels.numpy(), wanted.cpu(), given.cpu(), strict=True):
             real = true >= 0
             right = float((own == true)[real].float().mean()) if bool(real.any()) else None
-            maps = [torch.where(real & (x < NOTHING), x, NOTHING).numpy() for x in (true, own)]
+            seen = (real & (x < NOTHING) & (x != ground) for x in (true, own))
+            maps = [
+                torch.where(k, x, NOTHING).numpy() for k, x in zip(seen, (true, own), strict=True)
+            ]
             masks = [Mask(label_map(x), self.labels) for x in maps]
             picture = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
             shown.append(Seen(thumbnail(picture), score=right, mask=masks[0], found_mask=masks[1]))
