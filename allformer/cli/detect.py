@@ -29,7 +29,7 @@ def detect(
         Path | None, typer.Option(help="A folder for the images with their boxes drawn, as PNG.")
     ] = None,
     batch: Batch = 8,
-    workers: Workers = None,
+    workers: Workers = 0,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -49,8 +49,12 @@ def detect(
     names = getattr(pipeline.model.config.head, "labels", ())
     used: set[str] = set()
 
+    options = given(workers=workers or None)
+
     def each(paths: list[str]) -> Any:
-        found = work(pipeline, paths, threshold=threshold, batch=batch, **given(workers=workers))
+        found = work(
+            pipeline, paths, threshold=threshold, batch=batch, **given(workers=workers or None)
+        )
         if out is not None:
             for path, objects in zip(paths, found, strict=True):
                 drawn(path, objects, names).save(out / _name(path, used))

@@ -38,7 +38,7 @@ def segment(
         typer.Option(help="Of panoptic: labels of which all is one segment, with commas between."),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, metavar="N", help="Images that go together.")] = 8,
-    workers: Workers = None,
+    workers: Workers = 0,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -55,7 +55,7 @@ def segment(
     source = image_source(image, file)
     pipeline = open_seeing(model, device, dtype)
     names = None if stuff is None else [x.strip() for x in stuff.split(",") if x.strip()]
-    options = given(task=task, threshold=threshold, stuff=names, workers=workers)
+    options = given(task=task, threshold=threshold, stuff=names, workers=workers or None)
     used: Counter[str] = Counter()
 
     def each(paths: list[str]) -> list[Any]:
