@@ -49,6 +49,8 @@ def detect(
     names = getattr(pipeline.model.config.head, "labels", ())
     used: set[str] = set()
 
+    options = given(workers=workers or None)
+
     def each(paths: list[str]) -> Any:
         found = work(
             pipeline, paths, threshold=threshold, batch=batch, **given(workers=workers or None)
