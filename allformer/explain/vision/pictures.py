@@ -26,8 +26,9 @@ def picture_list(predictions: Predictions) -> str:
         told = word("examples.right", right=sum(judged), shown=len(judged))
         html += f"<p>{spans(told)}</p>"
     names = _names(pictures)
-    html += _legend(names, rest) + _cards(rest[:SHOWN], names)
-    if more := rest[SHOWN:]:
+    first = SHOWN // 2 if any(_several(one) for one in rest) else SHOWN
+    html += _legend(names, rest) + _cards(rest[:first], names)
+    if more := rest[first:]:
         html += (
             f"<details><summary>{spans(word('pictures.more', n=len(more)))}</summary>"
             f"{_cards(more, names)}</details>"
@@ -76,6 +77,11 @@ def _swatch(number: int) -> str:
     return f'<i class="swatch" style="background:{_colour(number)}"></i>'
 
 
+def _several(one: Seen) -> bool:
+    """Whether it is shown more than once, side by side."""
+    return bool(one.mask or one.found_mask or one.again)
+
+
 def _common(pictures: Sequence[Seen]) -> bool:
     """Whether a number means the same in all masks, and a name is one thing: no instances."""
     masks = [m for one in pictures for m in (one.mask, one.found_mask) if m is not None]
@@ -102,7 +108,7 @@ def _cards(pictures: Sequence[Seen], names: dict[str, int]) -> str:
     if not pictures:
         return ""
     common = _common(pictures)
-    wide = any(one.mask or one.found_mask or one.again for one in pictures)
+    wide = any(_several(one) for one in pictures)
     items = "".join(_card(one, names, common) for one in pictures)
     large = any(one.boxes or one.found for one in pictures)
     css = " wide-sights" if wide else " large-sights" if large else ""
