@@ -210,7 +210,7 @@ def test_without_pycocotools_it_is_said_before_training_and_what_chooses_by_it_i
     assert "validation has no mean average precision" in capsys.readouterr().err
     assert "validation_map50" not in rows[-1]
     chooses = recipe(train={"steps": 1, "batch_rows": 8, "best": "map50"})
-    with pytest.raises(ConfigError, match="train[.]best=map50, but pycocotools is not installed"):
+    with pytest.raises(ConfigError, match="but pycocotools is not installed"):
         train(chooses, tmp_path / "other", device="cpu", corpus=sets)
 
 
