@@ -52,9 +52,7 @@ def detect(
     options = given(workers=workers or None)
 
     def each(paths: list[str]) -> Any:
-        found = work(
-            pipeline, paths, threshold=threshold, batch=batch, **given(workers=workers or None)
-        )
+        found = work(pipeline, paths, threshold=threshold, batch=batch, **options)
         if out is not None:
             for path, objects in zip(paths, found, strict=True):
                 drawn(path, objects, names).save(out / _name(path, used))

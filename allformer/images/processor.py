@@ -179,7 +179,7 @@ def load_processor(directory: str | Path) -> Processor:
 
 
 def _contiguous(pixels: Array) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(pixels))
+    return torch.from_numpy(np.array(pixels))  # its own: what Pillow gave may be read-only
 
 
 def _same(rows: list[Tensor], done: int) -> list[Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,11 @@ class There(NamedTuple):
     classes: Array
     crowd: Array | None = None
     masks: Any = None
+
+
+def can_judge() -> bool:
+    """Whether pycocotools is installed."""
+    return find_spec("pycocotools") is not None
 
 
 def mean_precision(

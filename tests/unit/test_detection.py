@@ -18,6 +18,7 @@ from allformer.data.pictures.scenes import Scenes
 from allformer.errors import ConfigError, DataError, TaskError
 from allformer.images.augment.objects import MoveObjects
 from allformer.train.loop import train
+from allformer.train.objectives import detection
 from allformer.train.objectives.detection import Detection
 from allformer.train.predictions import Predictions
 from allformer.train.recipe import Recipe, make_recipe
@@ -198,6 +199,19 @@ def test_a_step_never_waits_for_the_device_and_learns_as_on_a_cpu() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert again.item() == pytest.approx(wanted.item(), rel=1e-3)
+
+
+def test_without_pycocotools_it_is_said_before_training_and_what_chooses_by_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(detection, "can_judge", lambda: False)
+    sets = {"train": bars(8, 0), "val": bars(2, 1)}
+    rows = train(recipe(steps=1), tmp_path / "run", device="cpu", corpus=sets).rows
+    assert "validation has no mean average precision" in capsys.readouterr().err
+    assert "validation_map50" not in rows[-1]
+    chooses = recipe(train={"steps": 1, "batch_rows": 8, "best": "map50"})
+    with pytest.raises(ConfigError, match="but pycocotools is not installed"):
+        train(chooses, tmp_path / "other", device="cpu", corpus=sets)
 
 
 def test_pictures_without_boxes_or_with_other_classes_are_refused() -> None:

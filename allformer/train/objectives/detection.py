@@ -33,9 +33,9 @@ from allformer.core.set_loss import Guesses, Wanted, fits_device
 from allformer.data.pictures import Pictures
 from allformer.errors import ConfigError, DataError
 from allformer.images.thumbnail import thumbnail
-from allformer.metrics.mean_precision import Found, There, mean_precision
+from allformer.metrics.mean_precision import Found, There, can_judge, mean_precision
 from allformer.train.batch import Array, Frame
-from allformer.train.objectives.objective import register
+from allformer.train.objectives.objective import Say, register
 from allformer.train.pictures.boxes import BoxedPictures, BoxGallery, size_of
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.over_pictures import OverPictures
@@ -269,6 +269,15 @@ class Detection(OverPictures[BoxBatch]):
                 out += list(zip(*said, strict=True))
         return out
 
+    def encode(self, tokenizer: Any, say: Say) -> None:
+        """As all pictures; a figure that cannot be computed here is told now, not hours later."""
+        if not can_judge():
+            missing = "pycocotools is not installed (pip install allformer[vision])"
+            if (self.recipe.train.best or "").startswith("map"):
+                raise ConfigError(f"train.best={self.recipe.train.best}, but {missing}")
+            say(f"validation has no mean average precision: {missing}")
+        super().encode(tokenizer, say)
+
     def metrics(
         self,
         model: Any,
@@ -277,7 +286,10 @@ class Detection(OverPictures[BoxBatch]):
         batch_tokens: int = 4096,
         dtype: torch.dtype | None = None,
     ) -> dict[str, float]:
-        """map50 (IoU 0.5) and map (0.5 to 0.95), in the pictures' own pixels."""
+        """map50 (IoU 0.5) and map (0.5 to 0.95), in the pictures' own pixels; without pycocotools
+        none, as was said before the first step."""
+        if not can_judge():
+            return {}
         found, there = [], []
         for i, (scores, classes, corners) in enumerate(self.find(model, examples, dtype)):
             picture = examples.pictures[i]
