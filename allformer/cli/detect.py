@@ -22,9 +22,7 @@ def detect(
     model: Model,
     image: Images = None,
     file: File = None,
-    threshold: Annotated[
-        float, typer.Option(min=0, max=1, help="Only objects whose score is above it.")
-    ] = 0.9,
+    threshold: Annotated[float, typer.Option(help="Only objects whose score is above it.")] = 0.9,
     out: Annotated[
         Path | None, typer.Option(help="A folder for the images with their boxes drawn, as PNG.")
     ] = None,

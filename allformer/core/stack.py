@@ -170,7 +170,7 @@ class Stack(nn.Module):
                 assert wide is not None, "this stack looks across: give it the other's layout"
                 memory_plan = _once(outside, layer.cross.mixer, wide)
             few = None
-            if front is not None and i == len(self.order) - 1:
+            if front is not None and seen is None and i == len(self.order) - 1:
                 plan, few = self._narrowed(layer, plan, relation, front)
             if self.flow is not None:
                 steps = layer.steps(plan, memory, memory_plan, state, relation)

@@ -32,6 +32,8 @@ def in_pieces(pixels: Array, settings: Settings) -> tuple[list[Array], Ends]:
     """C H W as it is, cut, or filled up with black, as the settings say."""
     cut: list[Array] = [pixels]
     ends: Ends = ()
+    if settings.do_split_image is None:  # not EoMT's: DETR fills up whole batches, later
+        return cut, ends
     if settings.do_split_image:
         cut, ends = split(pixels, settings.size["shortest_edge"])
     if settings.do_pad:

@@ -98,8 +98,8 @@ class Processor:
         """Whether images go to the device as bytes and become numbers there: to a GPU, where
         nothing else is done to them than to look the numbers up."""
         s = self.settings
-        whole = s.clusters is None and not (s.do_split_image or s.do_pad)
-        return device is not None and device.type == "cuda" and whole
+        plain = s.clusters is None and s.do_split_image is None
+        return device is not None and device.type == "cuda" and plain
 
     def batches(
         self,

@@ -213,7 +213,8 @@ def _check(settings: Settings) -> None:
     crop = settings.crop_size
     if settings.do_center_crop and (crop is None or "height" not in crop):
         raise DataError(f"do_center_crop is true, but crop_size={crop} has no height and width")
-    if (settings.do_split_image or settings.do_pad) and "shortest_edge" not in settings.size:
+    cuts = settings.do_split_image is not None and (settings.do_split_image or settings.do_pad)
+    if cuts and "shortest_edge" not in settings.size:
         raise DataError(
             f"size={settings.size} has no shortest_edge, to which do_split_image cuts and do_pad "
             f"fills up; give one"

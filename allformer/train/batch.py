@@ -66,7 +66,7 @@ def uncounted(batch: B) -> B:
 
 def keyed(batch: B, *place: int) -> B:
     """The same batch with its `key`, if it has a field for one: `keyed(batch, seed, epoch, 7)`."""
-    if "key" not in batch._fields:  # type: ignore[attr-defined]
+    if "key" not in getattr(batch, "_fields", ()):
         return batch
     key = int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1)
     new: B = batch._replace(key=key)  # type: ignore[attr-defined]

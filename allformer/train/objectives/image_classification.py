@@ -147,7 +147,7 @@ class ImageClassification(OverPictures[ImageBatch]):
 
     def scores(self, model: Any, batch: ImageBatch, dtype: torch.dtype | None = None) -> Tensor:
         """What the head says of each image, B L, in at least fp32."""
-        out = model.call({"pixel_values": batch.pixels}, dtype=dtype)
+        out = model.call({"pixel_values": batch.pixels}, dtype=dtype, states=False)
         logits: Tensor = widen(out["logits"])
         return logits
 
