@@ -59,8 +59,8 @@ def check_mask(mixer: ImageMask, width: int = WIDTH) -> None:
     module = module_for(mixer)(Attention(2, mixer=mixer), 8, "mixer")
     places = Grid(1, width).places(torch.device("cpu"))
     mask = module.mask(places)[0, 0]
-    wanted = [[seen(mixer, q, k) for k in range(width)] for q in range(width)]
-    assert mask.tolist() == wanted
+    wanted = torch.tensor([[seen(mixer, q, k) for k in range(width)] for q in range(width)])
+    assert torch.equal(mask, wanted)  # of lists pytest would work out the difference, for minutes
     assert mixer.keys(width, True) == pytest.approx(mask.sum().item() / width)
 
 
