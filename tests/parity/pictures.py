@@ -59,8 +59,14 @@ def compare(case: Case, ours: AnyModel, theirs: Any, inputs: dict[str, Any]) -> 
     """Every output that transformers gives; both are returned."""
     with zoo.unrounded():
         mine, reference = ours(**inputs), theirs(**inputs)
+    compare_outputs(case, mine, reference, OUTPUTS)
+    return mine, reference
+
+
+def compare_outputs(case: Case, mine: Any, reference: Any, names: tuple[str, ...]) -> None:
+    """Each of these that transformers gives, and one at least."""
     seen = 0
-    for name in OUTPUTS:
+    for name in names:
         wanted = getattr(reference, name, None)
         if wanted is None:
             continue
@@ -71,7 +77,6 @@ def compare(case: Case, ours: AnyModel, theirs: Any, inputs: dict[str, Any]) -> 
         zoo.close(got, wanted, case, name)
         seen += 1
     assert seen, f"{case.name}: nothing was compared"
-    return mine, reference
 
 
 def compare_training(case: Case, path: Path, folder: Path, inputs: dict[str, Any]) -> None:

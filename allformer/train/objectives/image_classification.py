@@ -22,14 +22,14 @@ from allformer.core.layout import Grid
 from allformer.core.precision import widen
 from allformer.data.pictures import Pictures
 from allformer.errors import ConfigError, DataError
-from allformer.images.thumbnail import thumbnail
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import register
 from allformer.train.pictures.augment import AugmentedPictures
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.labels import numbers_of
 from allformer.train.pictures.over_pictures import OverPictures
-from allformer.train.predictions import Predictions, Seen, calibrated
+from allformer.train.pictures.shown import told_pictures
+from allformer.train.predictions import Predictions, calibrated
 from allformer.train.sections.section import Section
 from allformer.train.supervised.supervised import confusion, judging
 
@@ -196,31 +196,16 @@ class ImageClassification(OverPictures[ImageBatch]):
         chances, wanted, names = self.chances(model, examples), examples.numbers, self.labels
         given, sure = chances.argmax(1), chances.max(1)
         right = given == wanted
-        wrong = np.flatnonzero(~right)
-        wrong = wrong[np.argsort(-sure[wrong], kind="stable")][: count // 2]
-        others = np.flatnonzero(right)[: count - len(wrong)]
-        shown = [
-            Seen(
-                thumbnail(self._picture(examples, i)),
-                names[wanted[i]],
-                names[given[i]],
-                bool(right[i]),
-                round(float(sure[i]), 4),
-            )
-            for i in map(int, (*wrong, *others))
-        ]
+        shown = told_pictures(
+            examples, lambda i: names[wanted[i]], lambda i: names[given[i]], right, sure, count
+        )
         return Predictions(
             labels=names,
             confusion=confusion(wanted.tolist(), given.tolist(), len(names)),
             calibration=calibrated(sure.tolist(), right.tolist()),
             figures={"accuracy": float(right.mean())},
-            pictures=tuple(shown),
+            pictures=shown,
         )
-
-    def _picture(self, examples: Gallery, index: int) -> Array:
-        """As the model sees it, H W C, or grey H W."""
-        pixels: Array = examples.pixels(np.array([index]))[0]
-        return pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
 
 
 class LabelledGallery(Gallery):
