@@ -11,7 +11,7 @@ from types import ModuleType
 from allformer.images.augment.objects import MoveObjects
 from tests.mutants.mutants import Mutant, bug
 from tests.parity import test_detection_images, test_detr, test_yolos, zoo
-from tests.unit import test_detection, test_set_loss
+from tests.unit import test_anew, test_detection, test_set_loss
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="mutants")
 
@@ -42,12 +42,14 @@ KILLERS: dict[str, Callable[[], None]] = {
     "set loss": test_set_loss.check_set_loss,
     "set loss of layers": partial(test_set_loss.check_set_loss, 3),
     "matching": test_set_loss.check_matching,
+    "composed anew": test_anew.check_composed,
     "boxes move": partial(test_detection.check_boxes_move, MoveObjects(1.0, (0.7, 1.4), 0.1)),
     "yolos pixels": partial(
         test_detection_images.check_pixels_and_mask, "Yolos", test_detection_images.SAID[0]
     ),
 }
 HEAD, LOSS, ADDED = "heads.boxes", "set_loss", "relatives.added"
+ANEW = "allformer.images.augment.compose:Compose"
 MOVES = "allformer.images.augment.objects:MoveObjects.__call__"
 
 MUTANTS: list[Mutant] = [
@@ -103,6 +105,16 @@ MUTANTS: list[Mutant] = [
     bug("mirrored boxes stay", "boxes beside their objects", MOVES,
         "(middle - 0.5 + shift) * factor + 0.5", "(middle - 0.5 + shift) * factor.abs() + 0.5",
         "boxes move"),
+    bug("anything may be covered", "objects of which nothing is seen", f"{ANEW}._laid",
+        "fits = (covered <= left[:, None]).all(2)", "fits = (covered >= 0).all(2)",
+        "composed anew"),
+    bug("what is covered is forgotten", "two may each cover what one may", f"{ANEW}._laid",
+        "left = left - gone", "left = left - 0 * gone", "composed anew"),
+    bug("paper is painted over", "squares around the objects", f"{ANEW}._laid",
+        "over = ink & laid[:, None]", "over = laid[:, None].expand_as(ink)", "composed anew"),
+    bug("boxes of the wrong axis", "boxes beside their objects", f"{ANEW}._boxes",
+        "zip(self.canvas, (3, 2), strict=True)", "zip(self.canvas[::-1], (2, 3), strict=True)",
+        "composed anew"),
     bug("sides are no multiples", "YOLOS sees other images",
         "allformer.images.sizes:resized", "high - high % multiple, wide - wide % multiple",
         "high, wide", "yolos pixels"),

@@ -10,6 +10,7 @@ Legend: B images, C channels, H height, W width, M objects of an image at most.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ from allformer.images.thumbnail import thumbnail
 from allformer.metrics.mean_precision import Found, There, can_judge, mean_precision
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import Say, register
+from allformer.train.pictures.anew import Anew
 from allformer.train.pictures.boxes import BoxedPictures, BoxGallery, size_of
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.over_pictures import OverPictures
@@ -127,9 +129,18 @@ class Detection(OverPictures[BoxBatch]):
                 seen.update(b"" if known is None else np.ascontiguousarray(known).tobytes())
         return seen.hexdigest()
 
+    @cached_property
+    def anew(self) -> Anew:
+        """Scenes that nobody has seen yet, with the classes numbered as the model's."""
+        gallery = self.examples(0)
+        assert isinstance(gallery, BoxGallery)
+        return Anew(gallery.pictures, gallery.numbers)
+
     @property
     def most(self) -> int:
         """Objects of a training picture, at most."""
+        if self.recipe.data.augment.anew:
+            return int(self.anew.scenes.objects[1])
         examples = self.examples(0)
         assert isinstance(examples, BoxGallery)
         return max(1, examples.most)
@@ -219,11 +230,16 @@ class Detection(OverPictures[BoxBatch]):
 
     def ready(self, batch: BoxBatch) -> BoxBatch:
         """Moved by chance in training, and normalised."""
-        pixels, classes, boxes = batch.pixels.float().div_(255), batch.classes, batch.boxes
+        pixels, classes, boxes = batch.pixels, batch.classes, batch.boxes
         assert isinstance(self.data, BoxedPictures)
-        move = self.data.augment.made()
-        if batch.key is not None and move is not None:
-            chance = torch.Generator().manual_seed(batch.key)
+        if batch.key is None:
+            return batch._replace(pixels=self.normalised(pixels))
+        move, chance = self.data.augment.made(), torch.Generator().manual_seed(batch.key)
+        if self.data.augment.anew:
+            scenes, classes = self.anew(len(pixels), chance, pixels.device)
+            pixels, boxes = scenes.pixels, scenes.boxes
+        pixels = pixels.float().div_(255)
+        if move is not None:
             pixels, boxes, classes = move(pixels, boxes, classes, chance)
         return batch._replace(pixels=self.normalised(pixels), classes=classes, boxes=boxes)
 

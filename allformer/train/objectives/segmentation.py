@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from allformer.images.thumbnail import NOTHING, label_map, thumbnail
 from allformer.metrics.mean_iou import confusion, iou
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import register
+from allformer.train.pictures.anew import Anew
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.map_data import MapData
 from allformer.train.pictures.map_gallery import MapGallery, Reading
@@ -215,12 +217,34 @@ class Segmentation(OverPictures[SegmentBatch]):
         pixels, maps = batch.pixels.float().div_(255), batch.maps
         if batch.key is not None:
             generator = torch.Generator().manual_seed(batch.key)
+            if self.recipe.data.augment.anew:
+                batch = self._composed(batch, generator)
+                pixels, maps = batch.pixels.float().div_(255), batch.maps
             pixels, maps = self.recipe.data.augment.made()(pixels, maps, generator)
             self.seen += 1
             batch = batch._replace(masking=self.masking().to(pixels.device))
         maps = maps.long()
         maps = torch.where(maps < 0, IGNORE, maps)
         return batch._replace(pixels=self.normalised(pixels), maps=maps)
+
+    def _composed(self, batch: SegmentBatch, generator: torch.Generator) -> SegmentBatch:
+        """Scenes that nobody has seen yet, instead; filler does not count there either."""
+        scenes, classes = self.anew(len(batch.pixels), generator, batch.pixels.device)
+        maps = scenes.owner
+        if self.task == "semantic":
+            rest = self.labels.index(BACKGROUND) if BACKGROUND in self.labels else -1
+            named = F.pad(classes, (0, 1), value=rest)  # the last one: of no object
+            maps = named.gather(1, (maps % named.shape[1]).flatten(1)).view_as(maps)
+        real = torch.arange(len(maps), device=maps.device) < batch.tokens
+        maps = torch.where(real[:, None, None], maps, -1)
+        return batch._replace(pixels=scenes.pixels, maps=maps, classes=classes)
+
+    @cached_property
+    def anew(self) -> Anew:
+        """Scenes of the objects to train on, their classes numbered as the model's."""
+        gallery = self.examples(0)
+        assert isinstance(gallery, MapGallery)
+        return Anew(gallery.pictures, gallery.reading.table)
 
     def masking(self) -> Tensor:
         """How likely queries look at their masks alone in each of the last layers, by how far the

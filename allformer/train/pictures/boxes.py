@@ -33,6 +33,7 @@ class Moves(Section, section="data.augment"):
     zoom: Annotated[tuple[float, ...], _RANGE] = (1.0, 1.0)  # factors, from … to
     shift: Annotated[float, share("0.1")] = 0.0  # of the sides, at most
     least: Fraction = 0.5  # of an object that must stay on the picture
+    anew: bool = False  # composed scenes are never the same twice
 
     def made(self) -> MoveObjects | None:
         """None: nothing is moved."""

@@ -27,6 +27,7 @@ class MapMoves(Section, section="data.augment"):
 
     flip: Fraction = 0.0  # how many are mirrored
     zoom: Annotated[tuple[float, ...], _RANGE] = (1.0, 1.0)  # factors, from … to
+    anew: bool = False  # composed scenes are never the same twice
 
     def made(self) -> RandomPlace:
         """As it is done to a batch."""
