@@ -17,12 +17,12 @@ from torch import Tensor
 from allformer import config
 from allformer.core.inputs import Side
 from allformer.core.layout import Grid
-from allformer.core.model import LAYERS, Model
 from allformer.core.output import Output
 from allformer.core.registry import implements
 from allformer.core.relatives.added import Added, plane_sines
 from allformer.core.stack import Stack
 from allformer.core.states import Cache
+from allformer.core.whole import LAYERS, Model
 
 
 @implements(config.SetDecoder)

@@ -22,10 +22,10 @@ from allformer.core.heads.head import Hidden
 from allformer.core.heads.vector import VectorHead
 from allformer.core.inputs import Side
 from allformer.core.layout import Grid
-from allformer.core.model import Model
 from allformer.core.output import Output
 from allformer.core.registry import implements
 from allformer.core.stack import Stack
+from allformer.core.whole import Model
 from allformer.errors import ConfigError
 
 

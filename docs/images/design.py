@@ -18,7 +18,7 @@ BOXES = (
     (24, 24, 192, 86, GREY, "model(input_ids=…)", "core/model.py",
      ("the caller's tensors, by", "transformers' names"),
      ("调用者的张量，", "名字同 transformers")),
-    (244, 24, 192, 86, BLUE, "sort", "core/model.py · inputs.py",
+    (244, 24, 192, 86, BLUE, "sort", "core/whole.py · inputs.py",
      ("inputs by stack; targets;", "what nobody takes is refused"),
      ("输入按堆叠分好，目标另放；", "没人要的，一律拒绝")),
     (464, 24, 192, 86, BLUE, "Side", "core/inputs.py · layout.py",

@@ -71,7 +71,7 @@ MUTANTS: list[Mutant] = [
     bug("codes a place too late", "the first code is said as a word", f"{HEAD}.forward",
         "where + 1 >= self.source.length", "where >= self.source.length",
         "dalle formula", "dalle score"),
-    bug("the last state's place", "a step says words", "model:DecoderOnlyModel.step",
+    bug("the last state's place", "a step says words", "decoder_only:DecoderOnlyModel.step",
         "grid.columns(ids.device)[-1:]", "0 * grid.columns(ids.device)[-1:]", "dalle steps"),
     bug("words weigh most", "images are learnt last", f"{LOSS}.loss",
         "(1 - share) * image, share * text", "share * image, (1 - share) * text", "dalle loss"),

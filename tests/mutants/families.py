@@ -241,9 +241,11 @@ MUTANTS: list[Mutant] = [
         "for name, head in self.each()", "for name, head in list(self.each())[:1]",
         "bert pair"),
     bug("mBART starts with the start token", "the language is lost",
-        "model:EncoderDecoderModel.shift_right", "if self.config.start_last:", "if False:",
+        "encoder_decoder:EncoderDecoderModel.shift_right", "if self.config.start_last:",
+        "if False:",
         "mbart, trained", **ASIDE),
     bug("labels not shifted", "the decoder reads what it must say",
-        "model:EncoderDecoderModel.shift_right", "labels.roll(1, dims=-1)", "labels.clone()",
+        "encoder_decoder:EncoderDecoderModel.shift_right", "labels.roll(1, dims=-1)",
+        "labels.clone()",
         "t5, trained"),
 ]  # fmt: skip

@@ -146,7 +146,7 @@ MUTANTS: list[Mutant] = [
     bug("first tokens not turned", "positions lost in the last layer", "stack:Stack._narrowed",
         "relation is PLAIN and", "True and", "first tokens, turned"),
     bug("one token for two heads", "an IndexError",
-        "model:Model.front", "self.head.front, last.width", "1, last.width", "first tokens, two",
+        "whole:Model.front", "self.head.front, last.width", "1, last.width", "first tokens, two",
         raises=(AssertionError, IndexError)),
     bug("patches are thought unread", "the mean is of nothing", "heads.classes:ClassHead.__init__",
         'head.at in ("first", "pool")', 'head.at != "token"', "first tokens, patches"),

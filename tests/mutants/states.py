@@ -86,13 +86,13 @@ MUTANTS: list[Mutant] = [
     bug("triangle upside down in the formula", "sees the future, not the past",
         "look:Look.full_mask", ".tril()", ".triu()", "added", "sees the past"),
     # --- two layouts ------------------------------------------------------------------------------
-    bug("mask lost when a memory is laid on its grid", "source padding matters", "model:alike",
+    bug("mask lost when a memory is laid on its grid", "source padding matters", "whole:alike",
         "layout.total, layout.keep)", "layout.total, None)", "two layouts"),
-    bug("padding packed with the memory", "source padding matters", "model:alike",
+    bug("padding packed with the memory", "source padding matters", "whole:alike",
         "keep = layout.keep if layout.keep is not None else", "keep =", "two layouts"),
-    bug("memory left as it lies", "rows of the source mix", "model:alike",
+    bug("memory left as it lies", "rows of the source mix", "whole:alike",
         "if layout.packed == other.packed:", "if True:", "two layouts", **ANY),
-    bug("packed memory taken for a grid", "rows of the source mix", "model:alike",
+    bug("packed memory taken for a grid", "rows of the source mix", "whole:alike",
         "return packed.lay(x), packed", "return x, packed", "two layouts", **ANY),
     # --- growing ----------------------------------------------------------------------------------
     bug("cut forgets nothing", "a rejected draft is remembered", "states.growing:Growing.cut",

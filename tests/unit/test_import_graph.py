@@ -28,7 +28,7 @@ LEVELS = [
     {"__init__", "__main__"},
 ]
 # A word for the user that nothing below calls: `model.generate(…)`, imported when it is called.
-WORDS = {("allformer.core.model", "allformer.generate.generate")}
+WORDS = {("allformer.core.whole", "allformer.generate.generate")}
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 HEAVY = [
     "matplotlib", "rich", "typer", "tokenizers", "transformers", "tensorboard", "sacrebleu", "PIL",

@@ -20,8 +20,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from allformer.core.inputs import Side
 from allformer.core.layout import Layout, Packed
-from allformer.core.model import alike
 from allformer.core.states import Cache
+from allformer.core.whole import alike
 from allformer.errors import AllformerError, ConfigError
 from allformer.train.parallel.collectives import Group
 from allformer.train.parallel.holding import Holding
