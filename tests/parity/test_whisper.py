@@ -215,6 +215,52 @@ def test_round_trip(case: Case, written: dict[str, Path], tmp_path: Path) -> Non
         assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes(), file.name
 
 
+def test_the_output_has_a_table_of_its_own_where_the_file_has_one(
+    written: dict[str, Path], tmp_path: Path
+) -> None:
+    case, table = BY_NAME["Whisper"], "model.decoder.embed_tokens.weight"
+    own = torch.randn(97, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for name, output, tied in (("copy", None, True), ("own", own, False)):
+        path = zoo.rewrite(
+            written["Whisper"],
+            tmp_path / name,
+            lambda x, y=output: {**x, "proj_out.weight": x[table].clone() if y is None else y},
+        )
+        ours, theirs = af.load(path), WhisperForConditionalGeneration.from_pretrained(path).double()
+        assert ours.config.head.tied is tied
+        with torch.no_grad():
+            compare(case, ours, theirs.eval(), heard(case))
+        af.save(ours, tmp_path / f"{name} again")
+        assert af.load(tmp_path / f"{name} again").config == ours.config
+
+
+# As published beside the weights of openai/whisper-large-v3, fields of generation included.
+PUBLISHED_CONFIG = {
+    "activation_dropout": 0.0, "activation_function": "gelu", "apply_spec_augment": False,
+    "architectures": ["WhisperForConditionalGeneration"], "attention_dropout": 0.0,
+    "begin_suppress_tokens": [220, 50257], "bos_token_id": 50257, "classifier_proj_size": 256,
+    "d_model": 1280, "decoder_attention_heads": 20, "decoder_ffn_dim": 5120,
+    "decoder_layerdrop": 0.0, "decoder_layers": 32, "decoder_start_token_id": 50258,
+    "dropout": 0.0, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120,
+    "encoder_layerdrop": 0.0, "encoder_layers": 32, "eos_token_id": 50257, "init_std": 0.02,
+    "forced_decoder_ids": [[1, 50259], [2, 50360], [3, 50364]], "is_encoder_decoder": True,
+    "mask_feature_length": 10, "mask_feature_min_masks": 0, "mask_feature_prob": 0.0,
+    "mask_time_length": 10, "mask_time_min_masks": 2, "mask_time_prob": 0.05, "max_length": 448,
+    "max_source_positions": 1500, "max_target_positions": 448, "median_filter_width": 7,
+    "model_type": "whisper", "num_hidden_layers": 32, "num_mel_bins": 128, "pad_token_id": 50256,
+    "scale_embedding": False, "suppress_tokens": [1, 2, 7], "torch_dtype": "float16",
+    "transformers_version": "4.36.0", "use_cache": True, "use_weighted_layer_sum": False,
+    "vocab_size": 51866,
+}  # fmt: skip
+
+
+def test_a_published_config_means_the_preset_and_is_written_back() -> None:
+    tree, known = read_config(PUBLISHED_CONFIG)
+    assert tree == af.preset("whisper-large-v3")
+    raw, _ = write_config(tree, known)
+    assert raw == {**PUBLISHED_CONFIG, "tie_word_embeddings": True}
+
+
 GENERATION = {
     "alignment_heads": [[1, 0], [1, 2]], "forced_decoder_ids": [[1, None], [2, 50]],
     "lang_to_id": {"<|en|>": 8}, "is_multilingual": True, "no_timestamps_token_id": 60,
