@@ -90,7 +90,10 @@ def prepared_by(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_openai_whisper(path: Path) -> bool:
     """Whether a file has the sizes of a Whisper beside its weights."""
-    if path.suffix not in ENDS or not path.is_file():
+    try:
+        if path.suffix not in ENDS or not path.is_file():
+            return False
+    except OSError:  # too long a name: no file at any rate
         return False
     return {DIMS, STATE} <= read_torch_file(path).keys()
 

@@ -159,6 +159,8 @@ def test_no_code_of_a_file_is_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no zip file"):
         af.load(file)
     assert not trace.exists()
+    with pytest.raises(CheckpointError, match="no path"):
+        af.load("x" * 300 + ".pt")
 
 
 @pytest.mark.parametrize(
