@@ -5,6 +5,7 @@
     convert("runs/demo", "out", family="marian")         # what we trained → transformers' Marian
     convert("stories260K.bin", "out", tokenizer="tok512.bin")       # llama2.c → Hugging Face
     convert("ViT-B-32.safetensors", "out")               # OpenAI's CLIP → Hugging Face
+    convert("tiny.en.pt", "out")                         # OpenAI's Whisper → Hugging Face
     convert("roberta-base", "out", length=4096, mixer=Window(512, 512))   # → a Longformer
 
 `out/certificate.json` says what became of each key, which files these are (SHA-256), and how far
@@ -31,13 +32,14 @@ from allformer.checkpoint.llama2c import read_llama2c, read_pieces, write_senten
 from allformer.checkpoint.load import GENERATION, load, read_json
 from allformer.checkpoint.older_run import generation_of, own_tokenizer
 from allformer.checkpoint.openai_clip import read_openai_clip
+from allformer.checkpoint.openai_whisper import is_openai_whisper, read_openai_whisper
 from allformer.checkpoint.save import OWN, save, write_json
 from allformer.checkpoint.transfer import SHARD, own_state
 from allformer.checkpoint.verify import WIDTH, open_with_transformers, verify
 from allformer.config import EncoderDecoder, Mixer
 from allformer.config.longer import seen_by_all
 from allformer.core.model import AnyModel
-from allformer.errors import CheckpointError, ConfigError
+from allformer.errors import CheckpointError, ConfigError, DataError
 from allformer.text.files import CONFIG, PIPELINE
 from allformer.version import __version__
 
@@ -95,6 +97,11 @@ def convert(
             tell_length(target, length)
         if not original.provenance.family and "is" not in read_json(target / "config.json"):
             new |= open_to_others(where, target, model)
+    elif original.provenance.family == "whisper":
+        new |= {
+            *original.provenance.images,
+            *write_whisper_tokenizer(tokenizer, target, model, tell),
+        }
     elif tokenizer is not None:
         new |= write_llama2c_tokenizer(Path(tokenizer), target, model)
     remove_leftovers(target, new, another=another)
@@ -112,7 +119,9 @@ def convert(
 
 
 def read_file(file: Path) -> AnyModel:
-    """The model of one file: OpenAI's CLIP as a state dict, or llama2.c's."""
+    """The model of one file: OpenAI's Whisper, its CLIP as a state dict, or llama2.c's."""
+    if is_openai_whisper(file):
+        return read_openai_whisper(file)
     return read_openai_clip(file) if file.suffix in STATE_DICTS else read_llama2c(file)
 
 
@@ -224,6 +233,22 @@ def open_to_others(source: Path, target: Path, model: AnyModel) -> set[str]:
         write_json(target / GENERATION, {"max_length": 256, **said})
         names.add(GENERATION)
     return names
+
+
+def write_whisper_tokenizer(
+    file: str | Path | None, target: Path, model: AnyModel, tell: Callable[[str], None]
+) -> set[str]:
+    """OpenAI's vocabulary as tokenizer.json, where there is one; gives the names of the files."""
+    from allformer.text.tiktoken import openai_whisper_tokenizer
+
+    try:
+        openai_whisper_tokenizer(model.config.writer.source.vocab, file).save(target)
+    except DataError as error:
+        if file is not None:
+            raise
+        tell(f"without a tokeniser: {error}")
+        return set()
+    return {PIPELINE, CONFIG}
 
 
 def write_llama2c_tokenizer(file: Path, target: Path, model: AnyModel) -> set[str]:

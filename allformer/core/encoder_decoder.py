@@ -73,14 +73,14 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
 
     def encode(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         *,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
         **inputs: Any,
     ) -> Tensor:
-        """input_ids B S, and what else the encoder takes → memory B S dim (zeros at padding)."""
+        """input_ids B S, or what else the encoder takes → memory B S dim (zeros at padding)."""
         given = {"input_ids": input_ids, "attention_mask": attention_mask, **inputs}
         return self.states(dtype=dtype, kernel=kernel, **given)["encoder"]
 
