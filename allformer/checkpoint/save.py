@@ -8,6 +8,8 @@ save(model, "out", family="allformer")   # our own names, for any config tree
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from allformer.core.model import AnyModel
 from allformer.errors import AllformerError
 from allformer.families import FAMILIES
 from allformer.families.config_json import write_config
+from allformer.families.weights import Renamed, Same, WeightMap
 
 OWN = "allformer"
 
@@ -42,13 +45,13 @@ def save(
     """
     directory = Path(path)
     if family is None and isinstance(model.config, Codec):
-        family = OWN  # no family of transformers' has them
+        family = OWN  # no family of transformers' has those of images
     if family == OWN:
         raw = json.loads(model.config.to_json())
         ops = own_map(model)
     else:
         raw, known = write_config(model.config, model.provenance, family)
-        ops = FAMILIES[known.family].weights(model.config, known.architecture)
+        ops = as_read(FAMILIES[known.family].weights(model.config, known.architecture), model)
         raw = {**raw, "dtype": _dtype_name(model, dtype)}
         raw.pop("torch_dtype", None)
     files = {"config.json": raw}
@@ -63,6 +66,23 @@ def save(
         aside=model.provenance.aside, beside=texts,
     )  # fmt: skip
     remove_leftovers(directory, texts, another=another)
+
+
+def as_read(ops: WeightMap, model: AnyModel) -> WeightMap:
+    """The map with the older names that the model's own file had, where those are kept."""
+    older = [op for op in ops if isinstance(op, Renamed) and op.kept]
+    names: dict[str, str] = {}
+    for op in older:
+        found = {re.sub(op.pattern, op.to, name): name for name in model.provenance.fates}
+        names |= {new: name for new, name in found.items() if new != name}
+    return (
+        [
+            replace(op, theirs=names.get(str(op.theirs), op.theirs)) if isinstance(op, Same) else op
+            for op in ops
+        ]
+        if names
+        else ops
+    )
 
 
 def _is_another(directory: Path, model: AnyModel) -> bool:
