@@ -11,6 +11,13 @@ from torch import Tensor, nn
 _LITTLE = 1e-5  # Laplace's: no code is divided by nothing
 
 
+def nearest(x: Tensor, book: Tensor) -> Tensor:
+    """Of vectors … d the nearest row of a book V d, …; in the book's dtype."""
+    x = x.to(book.dtype)
+    apart = book.square().sum(-1) - 2 * (x @ book.t())  # |x|² is the same for all codes
+    return apart.argmin(-1)
+
+
 class Codebook(nn.Module):
     """`vectors` V d, and what they are the quotient of: `sums` V d and `counts` V.
 
@@ -36,10 +43,7 @@ class Codebook(nn.Module):
 
     def nearest(self, x: Tensor) -> Tensor:
         """Of vectors … d the nearest code of each, …; in at least fp32."""
-        book = self.vectors
-        x = x.to(book.dtype)
-        apart = book.square().sum(-1) - 2 * (x @ book.t())  # |x|² is the same for all codes
-        return apart.argmin(-1)
+        return nearest(x, self.vectors)
 
     @torch.no_grad()
     def follow(

@@ -3,6 +3,7 @@ one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -38,6 +39,16 @@ class SoundCodec(Config, slot=True):
     def books(self) -> int:
         """Codebooks: the most codes that a frame may have."""
         raise NotImplementedError
+
+    @property
+    def pace(self) -> float:
+        """Frames a second."""
+        return self.rate / self.hop
+
+    @property
+    def bits(self) -> float:
+        """Bits a second, where all codebooks are used."""
+        return self.pace * self.books * math.log2(self.codes)
 
     def lines(self) -> Iterator[Part]:
         """Its lines in the count; operations are those of a second of sound."""

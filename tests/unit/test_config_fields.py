@@ -41,6 +41,7 @@ CONFIGS = {
     ),
     "eomt": hf.EomtConfig,
     "encodec": hf.EncodecConfig,
+    "mimi": hf.MimiConfig,
 }  # fmt: skip
 
 

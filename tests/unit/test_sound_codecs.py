@@ -96,7 +96,7 @@ def test_the_formula_counts_what_is_built():
 def test_presets_are_of_the_sizes_that_their_names_say():
     assert {n: (x.rate, x.channels, x.hop, x.books, x.codes) for n, x in PRESETS.items()} == {
         "encodec-24khz": (24_000, 1, 320, 32, 1024), "encodec-48khz": (48_000, 2, 320, 16, 1024),
-        "encodec-8khz": (8_000, 1, 160, 8, 1024),
+        "encodec-8khz": (8_000, 1, 160, 8, 1024), "mimi": (24_000, 1, 1920, 32, 2048),
     }  # fmt: skip
     assert set(PRESETS) <= set(codec_presets())
     assert af.codec_preset("encodec-8khz") is PRESETS["encodec-8khz"]

@@ -5,8 +5,8 @@
     again = codec.decode(codes)         # B C F·hop
     codec.rate, codec.hop, codec.books, codec.size     # 8000, 160, 8, 1024
 
-`Encodec` is that of Défossez et al. (2022). `af.load` and `af.save` take Hugging Face's directories
-of them.
+`Encodec` is that of Défossez et al. (2022), `Mimi` Kyutai's (Défossez et al., 2024). `af.load` and
+`af.save` take Hugging Face's directories of them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from __future__ import annotations
 from allformer.codecs.sound.codec import SoundCodecModel
 from allformer.codecs.sound.config import Chunks, Encodec
 from allformer.codecs.sound.encodec import EncodecModel, Pieces
+from allformer.codecs.sound.mimi import MimiModel
+from allformer.codecs.sound.mimi_config import Mimi
 from allformer.codecs.sound.seanet_config import Seanet
 
 __all__ = [
     "Chunks",
     "Encodec",
     "EncodecModel",
+    "Mimi",
+    "MimiModel",
     "Pieces",
     "Seanet",
     "SoundCodecModel",

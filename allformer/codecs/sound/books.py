@@ -5,6 +5,9 @@ Legend: B batch, d numbers a frame, F frames, Q codebooks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,21 +28,20 @@ class Book(Codebook):
         super().reset_parameters()
         self.begun.fill_(1.0)
 
-    def table(self) -> Tensor:
-        """Its vectors, V d."""
-        return self.vectors
-
     def look_up(self, ids: Tensor) -> Tensor:
         """… → … d"""
-        return F.embedding(ids, self.table())
+        return F.embedding(ids, self.vectors)
 
 
 class Books(nn.Module):
-    """`books.encode(z, 8)`: B d F → B 8 F; `books.decode(codes)`: B Q F → B d F."""
+    """`Books(Book(1024, 128) for _ in range(8))`, the one that says most first.
 
-    def __init__(self, count: int, codes: int, dim: int) -> None:
+    `books.encode(z, 8)`: B d F → B 8 F; `books.decode(codes)`: B Q F → B d F.
+    """
+
+    def __init__(self, books: Iterable[nn.Module]) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Book(codes, dim) for _ in range(count))
+        self.layers = nn.ModuleList(books)
 
     def encode(self, x: Tensor, count: int | None = None) -> Tensor:
         """The codes of the first `count` books (None: all)."""
@@ -54,8 +56,6 @@ class Books(nn.Module):
         parts = (self.book(q).look_up(ids) for q, ids in enumerate(codes.unbind(1)))
         return torch.stack(list(parts)).sum(0).movedim(-1, 1)
 
-    def book(self, q: int) -> Book:
-        """The q-th codebook."""
-        found = self.layers[q]
-        assert isinstance(found, Book)
-        return found
+    def book(self, q: int) -> Any:
+        """The q-th codebook: it has `nearest` and `look_up`."""
+        return self.layers[q]

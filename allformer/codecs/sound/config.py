@@ -98,7 +98,7 @@ class Encodec(SoundCodec):
         return min(self.books, max(1, math.floor(bandwidth / self.each)))
 
     def lines(self) -> Iterator[Part]:
-        pace = self.rate / self.hop
+        pace = self.pace
         trunk, dim, codes = self.trunk, self.dim, self.codes
         yield trunk.line("encoder", list(trunk.encoder(dim)), self.rate)
         text = f"{self.books} × (V·d = {codes}·{dim}, their sums, V counts, begun)"

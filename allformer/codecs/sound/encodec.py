@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from allformer.codecs.sound.books import Books
+from allformer.codecs.sound.books import Book, Books
 from allformer.codecs.sound.codec import SoundCodecModel
 from allformer.codecs.sound.config import Encodec
 from allformer.codecs.sound.overlap import faded
@@ -44,7 +44,7 @@ class EncodecModel(SoundCodecModel[Encodec]):
     def __init__(self, tree: Encodec) -> None:
         super().__init__(tree)
         self.encoder = Half(tree.trunk.encoder(tree.dim), tree.trunk, "encoder")
-        self.quantiser = Books(tree.books, tree.codes, tree.dim)
+        self.quantiser = Books(Book(tree.codes, tree.dim) for _ in range(tree.books))
         self.decoder = Half(tree.trunk.decoder(tree.dim), tree.trunk, "decoder")
 
     @torch.no_grad()

@@ -9,20 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer.codecs.sound.convolution import Convolution, Upward
 from allformer.codecs.sound.lstm import LSTM
 from allformer.codecs.sound.seanet_config import Bend, Conv, Layer, Recurrent, Residual, Seanet
 from allformer.core.taps import tap
-
-
-class ELU(nn.Module):
-    """x, or eˣ − 1 below zero."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.elu(x)
 
 
 class Block(nn.Module):
@@ -50,7 +42,7 @@ def made(layer: Layer, trunk: Seanet) -> nn.Module:
         return Block(layer, trunk)
     if isinstance(layer, Recurrent):
         return LSTM(layer.width, trunk.lstm)
-    return ELU()
+    return nn.ELU()
 
 
 class Half(nn.Module):
