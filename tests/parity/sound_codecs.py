@@ -73,7 +73,7 @@ SPLIT = Case(
     "mimi, two semantic books",
     mimi(
         codebook_dim=16, vector_quantization_hidden_dimension=16, num_semantic_quantizers=2,
-        num_key_value_heads=1, attention_bias=True, use_conv_shortcut=True, frame_rate=7.0,
+        num_key_value_heads=1, attention_bias=True, use_conv_shortcut=True, frame_rate=3.5,
         upsample_groups=4, head_dim=4,
     ),
     (37, 300),

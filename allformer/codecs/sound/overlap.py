@@ -18,10 +18,9 @@ def faded(pieces: Sequence[Tensor], stride: int) -> Tensor:
     the weights': where two overlap, the one fades out as the other fades in.
     """
     first = pieces[0]
-    triangle = torch.linspace(0, 1, first.shape[-1] + 2, dtype=first.dtype, device=first.device)[
-        1:-1
-    ]
-    triangle = 0.5 - (triangle - 0.5).abs()
+    long = first.shape[-1]
+    ramp = torch.linspace(0, 1, long + 2, dtype=first.dtype, device=first.device)[1:-1]
+    triangle = 0.5 - (ramp - 0.5).abs()
     total = max(i * stride + piece.shape[-1] for i, piece in enumerate(pieces))
     out, weights = first.new_zeros(*first.shape[:-1], total), first.new_zeros(total)
     for i, piece in enumerate(pieces):
