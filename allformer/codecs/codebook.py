@@ -8,11 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from allformer.core.precision import widen
+
 _LITTLE = 1e-5  # Laplace's: no code is divided by nothing
 
 
 def nearest(x: Tensor, book: Tensor) -> Tensor:
-    """Of vectors … d the nearest row of a book V d, …; in the book's dtype."""
+    """Of vectors … d the nearest row of a book V d, …; in at least fp32."""
+    book = widen(book)
     x = x.to(book.dtype)
     apart = book.square().sum(-1) - 2 * (x @ book.t())  # |x|² is the same for all codes
     return apart.argmin(-1)

@@ -14,11 +14,12 @@ import transformers as hf
 from torch import Tensor
 
 import allformer as af
+from allformer.checkpoint.convert import convert
 from allformer.codecs.sound import Chunks, Encodec, Seanet
 from allformer.errors import CheckpointError
 from allformer.families.config_json import read_config
 from tests.parity import sound_codecs as zoo
-from tests.parity.sound_codecs import CAUSAL, ENCODECS, STEREO, TRIMMED, Case
+from tests.parity.sound_codecs import CAUSAL, ENCODECS, MIMI, STEREO, TRIMMED, Case
 from tests.parity.zoo import files_of, rewrite
 
 
@@ -124,6 +125,14 @@ def test_a_directory_goes_round_byte_for_byte(case, tmp_path):
 
 def test_older_names_of_weight_norm_are_read_and_written_back():
     check_older_names()
+
+
+@pytest.mark.parametrize("case", [CAUSAL, STEREO, MIMI], ids=lambda case: case.name)
+def test_a_conversion_is_certified_by_running_transformers_beside_it(case, tmp_path):
+    found = convert(zoo.on_disk(case), tmp_path / "out", dtype=torch.float32)
+    assert found["sound"]
+    assert [each["output"] for each in found["outputs"]] == ["frames", "audio_values"] * 3
+    assert found["outputs"][-1]["between"][1] == "transformers on the source"
 
 
 @torch.no_grad()

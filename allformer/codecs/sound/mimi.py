@@ -38,7 +38,7 @@ _LEAST = 1e-5  # no sum is divided by less
 
 @implements(Frames)
 class FramesSource(Source):
-    """Nothing of its own; the stack is given its states."""
+    """Frames as they come."""
 
     takes = ("inputs_embeds",)
 
@@ -162,6 +162,7 @@ class MimiModel(SoundCodecModel[Mimi]):
 
 def _over_time(stack: Stack, x: Tensor) -> Tensor:
     """A stack over frames, B d F → B d F."""
-    layout = Grid(x.shape[0], x.shape[-1])
-    out: Tensor = stack(x.transpose(1, 2).contiguous(), layout)
+    frames = x.transpose(1, 2).contiguous()  # B F d
+    side = Side(Grid(*frames.shape[:2]), {"inputs_embeds": frames})
+    out: Tensor = stack(stack.source(side), side.layout)
     return out.transpose(1, 2)
