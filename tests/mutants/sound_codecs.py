@@ -84,7 +84,7 @@ MUTANTS: list[Mutant] = [
         "self.acoustic.encode(z, ", "self.acoustic.encode(z - self.semantic.decode(codes), ",
         "mimi", "mimi split"),
     bug("sums for means", "codes that stand for much are far away", f"{MIMI}:MeanBook.table",
-        " / self.counts.clamp_min(_LEAST)[:, None]", "", "mimi"),
+        " / widen(self.counts).clamp_min(_LEAST)[:, None]", "", "mimi"),
     bug("an empty code is at infinity", "not a number", f"{MIMI}:MeanBook.table",
         "clamp_min(_LEAST)", "clamp_min(0.0)", "mimi"),
     bug("a window one wider", "Mimi looks too far back", "allformer.families.mimi:_read_stack",

@@ -10,7 +10,8 @@ import torch
 
 import allformer as af
 from allformer.codecs import codec_presets
-from allformer.codecs.sound import Chunks, Encodec, EncodecModel, Pieces, Seanet
+from allformer.codecs.sound import Chunks, Encodec, EncodecModel, Mimi, Pieces, Seanet
+from allformer.codecs.sound.mimi_config import transformer
 from allformer.codecs.sound.presets import PRESETS
 from allformer.errors import AllformerError, ConfigError
 
@@ -19,6 +20,12 @@ TINY = Encodec(rate=80, trunk=TRUNK, dim=8, codes=16, bandwidths=(0.06, 0.12, 0.
 STEREO = replace(
     TINY, trunk=replace(TRUNK, channels=2, causal=False, norm="time"), loudness=True,
     chunks=Chunks(1.0, 0.25),
+)  # fmt: skip
+
+
+MIMI = Mimi(
+    80, replace(TRUNK, norm=None, lstm=0), transformer(16, 1, 2, 32, 5),
+    transformer(16, 1, 2, 32, 5), groups=16, codes=16, code_dim=8, acoustic=3,
 )  # fmt: skip
 
 
@@ -67,6 +74,20 @@ def test_sounds_of_a_batch_do_not_mix():
     for i in range(3):
         alone = codec.decode(codec.encode(wave[i : i + 1]))
         assert torch.allclose(alone[0], together[i], atol=1e-6)
+
+
+@pytest.mark.parametrize("tree", [TINY, MIMI], ids=["encodec", "mimi"])
+def test_half_precision_chooses_in_full_and_gives_full(tree):
+    codec: Any = af.build(tree, seed=0).eval()
+    wide = codec.encode(waves())
+    narrow = codec.encode(waves(), dtype=torch.bfloat16)
+    assert narrow.shape == wide.shape
+    assert codec.decode(wide, dtype=torch.bfloat16).dtype == torch.float32
+    codec = codec.to(torch.bfloat16)
+    assert codec.encode(waves()).shape == wide.shape
+    wave = codec.decode(wide)
+    assert wave.dtype == torch.float32
+    assert wave.isfinite().all()
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 6, 7])

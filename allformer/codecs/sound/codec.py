@@ -33,6 +33,11 @@ class SoundCodecModel(nn.Module, Generic[T]):
         return next(self.parameters()).device
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return next(self.parameters()).dtype
+
+    @property
     def rate(self) -> int:
         """Samples a second."""
         return self.config.rate
@@ -119,7 +124,7 @@ class SoundCodecModel(nn.Module, Generic[T]):
         if not wave.is_floating_point():
             kind = str(wave.dtype).removeprefix("torch.")
             raise ConfigError(f"wave is {kind}; give floats from -1 to 1: divide int16 by 32768")
-        return wave.to(self.device, next(self.parameters()).dtype)
+        return wave.to(self.device, self.dtype)
 
     def counted(self, books: int | None) -> int:
         """A number of codebooks that there are; None: all."""

@@ -109,7 +109,7 @@ class EncodecModel(SoundCodecModel[Encodec]):
         return self.quantiser.decode(codes)
 
     def sounded(self, z: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        wave: Tensor = self.decoder(cast(z, dtype or z.dtype))
+        wave: Tensor = self.decoder(cast(z, dtype or self.dtype))
         return widen(wave)
 
     # --- what is given ----------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class MeanBook(nn.Module):
 
     def table(self) -> Tensor:
         """Its vectors, V d."""
-        return self.sums / self.counts.clamp_min(_LEAST)[:, None]
+        return widen(self.sums) / widen(self.counts).clamp_min(_LEAST)[:, None]
 
     def nearest(self, x: Tensor) -> Tensor:
         """Of vectors … d the nearest code of each, …"""
@@ -106,12 +106,12 @@ class Projected(nn.Module):
 
     def encode(self, z: Tensor, count: int) -> Tensor:
         """B d F → B count F"""
-        return self.books.encode(z if self.into is None else self.into @ z, count)
+        return self.books.encode(z if self.into is None else cast(self.into, z.dtype) @ z, count)
 
     def decode(self, codes: Tensor) -> Tensor:
         """B Q F → B d F"""
         z = self.books.decode(codes)
-        return z if self.out is None else self.out @ z
+        return z if self.out is None else cast(self.out, z.dtype) @ z
 
 
 @implements(Mimi)
@@ -156,7 +156,7 @@ class MimiModel(SoundCodecModel[Mimi]):
         return said + self.acoustic.decode(codes[:, self.least :])
 
     def sounded(self, z: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        x = _over_time(self.decoder_stack, self.upsample(cast(z, dtype or z.dtype)))
+        x = _over_time(self.decoder_stack, self.upsample(cast(z, dtype or self.dtype)))
         return widen(self.decoder(x))
 
 
