@@ -184,6 +184,13 @@ def test_presets_are_metas():
         ("num_lstm_layers", 0, "a number of layers"),
         ("upsampling_ratios", [8, 0], "a list of sizes"),
         ("num_filters", 10**9, "describes a model of"),
+        ("num_residual_layers", 10**9, "residuals=1000000000 must be at most 64"),
+        ("num_residual_layers", -1, "must be a whole number of at least 0"),
+        ("num_lstm_layers", 9999, "describes a model of"),
+        ("upsampling_ratios", [10**9] * 12, "describes a model of"),
+        ("upsampling_ratios", [2] * 13, "must be at most 12"),
+        ("target_bandwidths", [1e300], "must be positive and at most 1,000,000"),
+        ("target_bandwidths", [1e5], "ask for .* codebooks, at"),
     ],
 )
 def test_a_config_that_makes_no_codec_is_refused(field, value, said, tmp_path):

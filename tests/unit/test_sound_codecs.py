@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import allformer as af
+from allformer.cli.main import app
 from allformer.codecs import codec_presets
 from allformer.codecs.sound import Chunks, Encodec, EncodecModel, Mimi, Pieces, Seanet
 from allformer.codecs.sound.mimi_config import transformer
 from allformer.codecs.sound.presets import PRESETS
-from allformer.errors import AllformerError, ConfigError
+from allformer.errors import AllformerError, ConfigError, TaskError
 
 TRUNK = Seanet(hidden=4, ratios=(3, 2), residuals=2)
 TINY = Encodec(rate=80, trunk=TRUNK, dim=8, codes=16, bandwidths=(0.06, 0.12, 0.24))
@@ -152,7 +155,7 @@ def test_a_codec_is_saved_and_loaded_like_any_model(tree, tmp_path):
         ({"bandwidths": (0.01,)}, "leave no codebook: one takes 0.056 kbit/s; end with 0.056"),
         ({"bandwidths": ()}, "must have at least one"),
         ({"bandwidths": (-1.0, 1.0)}, "must be positive"),
-        ({"bandwidths": (1e9,)}, "codebooks, at 0.056 kbit/s each"),
+        ({"bandwidths": (1e6,)}, "codebooks, at 0.056 kbit/s each"),
         ({"chunks": Chunks(0.001, 0.0)}, "shorter than a sample at 80 Hz"),
     ],
 )
@@ -230,3 +233,24 @@ def test_pieces_that_are_not_this_codecs_are_refused():
         made().join(Pieces(pieces.codes))
     with pytest.raises(ConfigError, match="this codec keeps none"):
         made().join(Pieces(pieces.codes[:1], (torch.ones(2, 1, 1),)))
+
+
+# --- told to a person -----------------------------------------------------------------------------
+
+
+def test_info_tells_what_a_second_is():
+    told = json.loads(CliRunner().invoke(app, ["info", "mimi", "--json"]).stdout)
+    assert told["bits_per_second"] == 4400
+    assert told["parameters"] == sum(part["parameters"] for part in told["parts"]) == 96_151_393
+    shown = CliRunner().invoke(app, ["info", "encodec-24khz"]).stdout
+    assert "75, of 320 samples each" in shown
+    assert "24 of 384" in shown  # kbit
+
+
+@pytest.mark.parametrize("opens", [af.open_pipeline, af.open_image_pipeline])
+def test_a_task_says_that_it_was_given_a_codec(opens, tmp_path):
+    af.save(made(), tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(
+        TaskError, match=r"codes of sound and sound of codes \(af\.load_sound_codec"
+    ):
+        opens(tmp_path)

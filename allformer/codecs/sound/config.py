@@ -21,6 +21,7 @@ _BINARY = Rule(lambda n: n >= 2 and n & (n - 1) == 0, "must be a power of 2", "t
 _SOME = Rule(bool, "must have at least one, in kbit/s", "EnCodec has (1.5, 3.0, 6.0, 12.0, 24.0)")
 Codes = Annotated[Positive, _BINARY]
 MOST_BOOKS = 4096
+MOST_KBIT = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ class Encodec(SoundCodec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(not each > 0 for each in self.bandwidths):
-            refuse(self, "bandwidths", "must be positive, in kbit/s", "try 1.5 and more")
+        if any(not 0 < each <= MOST_KBIT for each in self.bandwidths):
+            must = f"must be positive and at most {MOST_KBIT:,}, in kbit/s"
+            refuse(self, "bandwidths", must, "try 1.5 and more")
         if not self.books:
             must = f"leave no codebook: one takes {self.each:g} kbit/s"
             refuse(self, "bandwidths", must, f"end with {self.each:g} or more, or give fewer codes")

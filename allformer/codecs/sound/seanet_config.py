@@ -20,6 +20,7 @@ from allformer.config.counting import Part
 
 _SHARE = Rule(lambda x: 0 <= x <= 1, "must lie in 0 … 1", "1.0 trims at the right alone")
 _SOME = Rule(bool, "must have a number for each halving of time", "EnCodec has (8, 5, 4, 2)")
+_FEW = Rule(lambda n: n <= 64, "must be at most 64", "EnCodec and Mimi have 1")
 MOST_RATIOS = 12
 
 
@@ -70,7 +71,7 @@ class Seanet(Config):
     channels: Annotated[Positive, Rule(lambda n: n <= 2, "must be 1 or 2", "mono or stereo")] = 1
     hidden: Positive = 32
     ratios: Annotated[tuple[Positive, ...], _SOME] = (8, 5, 4, 2)
-    residuals: Natural = 1
+    residuals: Annotated[Natural, _FEW] = 1
     kernel: Positive = 7
     last_kernel: Positive = 7
     inner_kernel: Positive = 3
