@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from allformer.codecs.sound.mimi_config import Frames, Mimi
+from allformer.codecs.sound.mimi_config import CodecFrames, Mimi
 from allformer.codecs.sound.seanet_config import Seanet
 from allformer.config import Attention, Block, Feed, Norm, Rotary, Stack, Window, repeat
 from allformer.errors import CheckpointError
@@ -106,7 +106,7 @@ def _read_stack(fields: Fields) -> Stack:
         scale=float(fields.take("layer_scale_initial_scale")),
     )
     return Stack(
-        dim, Frames(), None, repeat(block, fields.take("num_hidden_layers", kind=LAYERS)),
+        dim, CodecFrames(), None, repeat(block, fields.take("num_hidden_layers", kind=LAYERS)),
         causal=True, relative=rope.read(fields, LENGTH), dropout=0.0,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from allformer.codecs.codebook import nearest
 from allformer.codecs.sound.books import Books
 from allformer.codecs.sound.codec import SoundCodecModel
 from allformer.codecs.sound.convolution import Convolution, Upward
-from allformer.codecs.sound.mimi_config import Frames, Mimi
+from allformer.codecs.sound.mimi_config import CodecFrames, Mimi
 from allformer.codecs.sound.seanet import Half
 from allformer.codecs.sound.seanet_config import Conv
 from allformer.core.inputs import Side
@@ -36,8 +36,8 @@ from allformer.core.taps import tap
 _LEAST = 1e-5  # no sum is divided by less
 
 
-@implements(Frames)
-class FramesSource(Source):
+@implements(CodecFrames)
+class CodecFramesSource(Source):
     """Frames as they come."""
 
     takes = ("inputs_embeds",)

@@ -31,7 +31,7 @@ _COUNTED = 10  # seconds: how far its window looks back, and what a frame's work
 
 
 @dataclass(frozen=True)
-class Frames(Source):
+class CodecFrames(Source):
     """The frames of a sound as they are: a stack that begins with them has nothing before it."""
 
     def lines(self, stack: Widths, name: str, shared: bool = False) -> Iterator[Part]:
@@ -54,7 +54,7 @@ def transformer(
         scale=0.01,
     )
     return Stack(
-        dim, Frames(), None, repeat(block, layers), causal=True,
+        dim, CodecFrames(), None, repeat(block, layers), causal=True,
         relative=Rotary(10_000.0, length=8000), dropout=0.0,
     )  # fmt: skip
 
@@ -93,8 +93,8 @@ class Mimi(SoundCodec):
         if self.decoder.dim != self.encoder.dim:
             refuse(self, "decoder", f"must be as wide as the encoder, {self.dim}", "give one dim")
         for name in ("encoder", "decoder"):
-            if not isinstance(getattr(self, name).source, Frames):
-                refuse(self, name, "reads what convolutions give", "give it source=Frames()")
+            if not isinstance(getattr(self, name).source, CodecFrames):
+                refuse(self, name, "reads what convolutions give", "give it source=CodecFrames()")
         if self.every < 2:
             refuse(self, "every", "must be at least 2", "Mimi has 2")
         if self.dim % self.groups:
