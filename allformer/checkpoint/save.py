@@ -24,6 +24,7 @@ from allformer.errors import AllformerError
 from allformer.families import FAMILIES
 from allformer.families.config_json import write_config
 from allformer.families.weights import Renamed, Same, WeightMap
+from allformer.images.processor import FILE
 
 OWN = "allformer"
 
@@ -44,6 +45,7 @@ def save(
     `dtype` converts floating-point tensors on the way; otherwise they are written as they are.
     """
     directory = Path(path)
+    files: dict[str, dict[str, Any]] = {}
     if family is None and isinstance(model.config, Codec):
         family = OWN  # no family of transformers' has those of images
     if family == OWN:
@@ -54,11 +56,13 @@ def save(
         ops = as_read(FAMILIES[known.family].weights(model.config, known.architecture), model)
         raw = {**raw, "dtype": _dtype_name(model, dtype)}
         raw.pop("torch_dtype", None)
-    files = {"config.json": raw}
+        if not model.provenance.family and (said := FAMILIES[known.family].prepares(model.config)):
+            files[FILE] = said
+    files["config.json"] = raw
     generation = model.provenance.generation
     if generation is not None:
-        said = generation if isinstance(generation, dict) else generation.to_dict()
-        files[GENERATION] = said
+        told = generation if isinstance(generation, dict) else generation.to_dict()
+        files[GENERATION] = told
     texts = {name: as_text(file) for name, file in files.items()} | model.provenance.images
     another = _is_another(directory, model)
     save_weights(
@@ -75,14 +79,12 @@ def as_read(ops: WeightMap, model: AnyModel) -> WeightMap:
     for op in older:
         found = {re.sub(op.pattern, op.to, name): name for name in model.provenance.fates}
         names |= {new: name for new, name in found.items() if new != name}
-    return (
-        [
-            replace(op, theirs=names.get(str(op.theirs), op.theirs)) if isinstance(op, Same) else op
-            for op in ops
-        ]
-        if names
-        else ops
-    )
+    if not names:
+        return ops
+    return [
+        replace(op, theirs=names.get(str(op.theirs), op.theirs)) if isinstance(op, Same) else op
+        for op in ops
+    ]
 
 
 def _is_another(directory: Path, model: AnyModel) -> bool:

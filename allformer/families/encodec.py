@@ -87,4 +87,7 @@ def weights(tree: Encodec, architecture: str) -> WeightMap:
     ]
 
 
-FAMILY = Family("encodec", ARCHITECTURES, USUAL, {}, read, write, weights, tree=Encodec)
+FAMILY = Family(
+    "encodec", ARCHITECTURES, USUAL, {}, read, write, weights, tree=Encodec,
+    prepares=lambda tree: seanet_fields.prepares(tree, tree.chunks),
+)  # fmt: skip

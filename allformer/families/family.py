@@ -81,6 +81,8 @@ class Family:
     fresh: Mapping[str, Any] = field(default_factory=dict)  # for models that had no config.json
     prompts: Prompts = field(default_factory=Prompts)
     tree: type = config.Model  # what it reads and writes: a model's tree, or a codec's
+    # The preprocessor_config.json of a model that had none, where its tree tells all of it.
+    prepares: Callable[[Any], dict[str, Any]] = lambda tree: {}
 
     def make(self, raw: Mapping[str, Any]) -> Any:
         """A model by the fields of its config.json: `FAMILY.make({"hidden_size": 1024})`."""

@@ -169,4 +169,7 @@ def _transformer(stack: Stack, ours: str, theirs: str) -> list[Op]:
     return ops
 
 
-FAMILY = Family("mimi", ARCHITECTURES, USUAL, {}, read, write, weights, tree=Mimi)
+FAMILY = Family(
+    "mimi", ARCHITECTURES, USUAL, {}, read, write, weights, tree=Mimi,
+    prepares=seanet_fields.prepares,
+)  # fmt: skip

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from allformer.codecs.sound.config import Chunks
 from allformer.codecs.sound.seanet_config import Seanet
+from allformer.config import SoundCodec
 from allformer.families.fields import Fields
 from allformer.families.kinds import NUMBER, WHOLE, Kind
 
@@ -35,6 +37,16 @@ def read(fields: Fields, norm: Norm, lstm: int) -> Seanet:
         lstm=lstm,
         shortcut=fields.flag("use_conv_shortcut", fields.usual["use_conv_shortcut"]),
     )
+
+
+def prepares(tree: SoundCodec, chunks: Chunks | None = None) -> dict[str, Any]:
+    """What preprocessor_config.json says of the sound that a codec reads."""
+    return {
+        "feature_extractor_type": "EncodecFeatureExtractor", "feature_size": tree.channels,
+        "sampling_rate": tree.rate, "padding_side": "right", "padding_value": 0.0,
+        "return_attention_mask": True, "chunk_length_s": None if chunks is None else chunks.seconds,
+        "overlap": None if chunks is None else chunks.overlap,
+    }  # fmt: skip
 
 
 def write(trunk: Seanet) -> dict[str, Any]:

@@ -141,6 +141,7 @@ def test_a_fresh_codec_opens_in_transformers(tmp_path):
     codec: Any = af.build(tree, seed=0)
     af.save(codec, tmp_path)
     theirs = hf.EncodecModel.from_pretrained(tmp_path)
+    assert hf.AutoFeatureExtractor.from_pretrained(tmp_path).sampling_rate == 80
     x = zoo.sound(CAUSAL, 100).float()
     wanted = theirs.encode(x, bandwidth=0.25)
     assert torch.equal(codec.encode(x, bandwidth=0.25), wanted.audio_codes[0])
@@ -157,6 +158,14 @@ def test_what_the_feature_extractor_pads_is_read_as_transformers_reads_it():
     x, keep = given["input_values"].double(), given["padding_mask"]
     wave = ours.join(ours.pieces(x, padding_mask=keep, bandwidth=0.12), length=x.shape[-1])
     zoo.close(wave, theirs(x, keep, 0.12).audio_values, "sound")
+
+
+def test_what_prepares_sound_for_a_fresh_codec_is_as_transformers_writes_it(tmp_path):
+    tree = Encodec(80, Seanet(channels=2, hidden=4, ratios=(3, 2)), 8, 16, chunks=Chunks(1.0, 0.25))
+    af.save(af.build(tree, seed=0), tmp_path / "ours")
+    hf.EncodecFeatureExtractor(2, 80, 0.0, 1.0, 0.25).save_pretrained(tmp_path / "theirs")
+    name = "preprocessor_config.json"
+    assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
 
 
 def test_presets_are_metas():
