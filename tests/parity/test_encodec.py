@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import Tensor
+from transformers.models.encodec.modeling_encodec import EncodecResidualVectorQuantizer
 
 import allformer as af
 from allformer.checkpoint.convert import convert
@@ -101,6 +102,22 @@ def _older(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("case", ENCODECS, ids=lambda case: case.name)
 def test_codes_and_sound_are_those_of_transformers(case):
     compare(case)
+
+
+@pytest.mark.parametrize("size", [16, 256, 1024])
+def test_a_bandwidth_affords_as_many_books_as_in_transformers(size):
+    count = EncodecResidualVectorQuantizer.get_num_quantizers_for_bandwidth
+    for pace in (50, 75, 100, 150):
+        each = pace * (size - 1).bit_length() / 1000
+        said = [each * n for n in range(1, 33)] + [n / 10 for n in range(1, 250)]
+        theirs = hf.EncodecConfig(
+            sampling_rate=320 * pace, codebook_size=size, target_bandwidths=[*said, 24.0]
+        )
+        tree = read_config(theirs.to_dict())[0]
+        assert tree.books == theirs.num_quantizers
+        for bandwidth in said:
+            wanted = count(theirs, bandwidth)  # it asks for no more than a config has
+            assert tree.books_of(bandwidth) == min(wanted, tree.books)
 
 
 @torch.no_grad()

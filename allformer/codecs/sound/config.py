@@ -97,7 +97,8 @@ class Encodec(SoundCodec):
 
     def books_of(self, bandwidth: float) -> int:
         """How many codebooks a bandwidth affords; at least one, as in the reference."""
-        return min(self.books, max(1, math.floor(bandwidth / self.each)))
+        each = math.log2(self.codes) * self.frame_rate  # whole bits: 2.4 kbit/s are 3 times 0.8
+        return min(self.books, max(1, math.floor(bandwidth * 1000 / each)))
 
     def lines(self) -> Iterator[Part]:
         pace = self.pace
