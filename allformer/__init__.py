@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from allformer.checkpoint.lengthen import lengthen
     from allformer.checkpoint.load import load
     from allformer.checkpoint.save import save
+    from allformer.checkpoint.sound_codec import load_sound_codec
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
@@ -56,6 +57,7 @@ _LATER = {
     "lengthen": "allformer.checkpoint.lengthen",
     "load": "allformer.checkpoint.load",
     "load_codec": "allformer.checkpoint.codec",
+    "load_sound_codec": "allformer.checkpoint.sound_codec",
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
@@ -102,6 +104,7 @@ __all__ = [
     "lengthen",
     "load",
     "load_codec",
+    "load_sound_codec",
     "open_drawing",
     "open_image_pipeline",
     "open_kit",

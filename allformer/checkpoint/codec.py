@@ -45,7 +45,7 @@ def load_codec(
     found = load(find_checkpoint(path), device=device, dtype=dtype)
     if not isinstance(found, CodecModel):
         raise CheckpointError(
-            f"{path} holds a {type(found.config).__name__}, which is no codec; give what "
+            f"{path} holds a {type(found.config).__name__}, which is no codec of images; give what "
             f"objective=image-codec trained, or a directory with OpenAI's encoder.pkl and "
             f"decoder.pkl"
         )

@@ -24,7 +24,7 @@ from allformer.checkpoint.older_run import older_generation
 from allformer.checkpoint.openai_clip import is_open_clip, read_openai_clip
 from allformer.checkpoint.openai_whisper import is_openai_whisper, read_openai_whisper
 from allformer.checkpoint.transfer import load_weights, own_map, own_names
-from allformer.config import Codec, Model, from_dict
+from allformer.config import Codec, Model, SoundCodec, from_dict
 from allformer.core.model import AnyModel, build
 from allformer.count import count
 from allformer.errors import CheckpointError, ConfigError
@@ -115,9 +115,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return read_object(path, CheckpointError)
 
 
-def check_size(tree: Model | Codec, files: TensorFiles) -> None:
+def check_size(tree: Model | Codec | SoundCodec, files: TensorFiles) -> None:
     """Refuse a config far larger than its files, before anything of that size is built."""
-    wanted = tree.parameters if isinstance(tree, Codec) else count(tree).parameters
+    wanted = tree.parameters if isinstance(tree, Codec | SoundCodec) else count(tree).parameters
     held = sum(math.prod(stored.shape) for stored in files.values())
     if wanted > SLACK + 2 * held:
         raise CheckpointError(

@@ -58,7 +58,7 @@ def read_openai_clip(
     tree, known = read_config(raw)
     model = build(tree, device="meta")
     model.provenance = known
-    loaded = load_weights(model, weights(tree), files, device=device, dtype=dtype)  # type: ignore[arg-type]
+    loaded = load_weights(model, weights(tree), files, device=device, dtype=dtype)
     model.provenance.fates = loaded.fates
     return model.eval()
 

@@ -8,6 +8,8 @@ save(model, "out", family="allformer")   # our own names, for any config tree
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from allformer.core.model import AnyModel
 from allformer.errors import AllformerError
 from allformer.families import FAMILIES
 from allformer.families.config_json import write_config
+from allformer.families.weights import Renamed, Same, WeightMap
+from allformer.images.processor import FILE
 
 OWN = "allformer"
 
@@ -41,21 +45,24 @@ def save(
     `dtype` converts floating-point tensors on the way; otherwise they are written as they are.
     """
     directory = Path(path)
+    files: dict[str, dict[str, Any]] = {}
     if family is None and isinstance(model.config, Codec):
-        family = OWN  # no family of transformers' has them
+        family = OWN  # no family of transformers' has those of images
     if family == OWN:
         raw = json.loads(model.config.to_json())
         ops = own_map(model)
     else:
         raw, known = write_config(model.config, model.provenance, family)
-        ops = FAMILIES[known.family].weights(model.config, known.architecture)
+        ops = as_read(FAMILIES[known.family].weights(model.config, known.architecture), model)
         raw = {**raw, "dtype": _dtype_name(model, dtype)}
         raw.pop("torch_dtype", None)
-    files = {"config.json": raw}
+        if not model.provenance.family and (said := FAMILIES[known.family].prepares(model.config)):
+            files[FILE] = said
+    files["config.json"] = raw
     generation = model.provenance.generation
     if generation is not None:
-        said = generation if isinstance(generation, dict) else generation.to_dict()
-        files[GENERATION] = said
+        told = generation if isinstance(generation, dict) else generation.to_dict()
+        files[GENERATION] = told
     texts = {name: as_text(file) for name, file in files.items()} | model.provenance.images
     another = _is_another(directory, model)
     save_weights(
@@ -63,6 +70,21 @@ def save(
         aside=model.provenance.aside, beside=texts,
     )  # fmt: skip
     remove_leftovers(directory, texts, another=another)
+
+
+def as_read(ops: WeightMap, model: AnyModel) -> WeightMap:
+    """The map with the older names that the model's own file had, where those are kept."""
+    older = [op for op in ops if isinstance(op, Renamed) and op.kept]
+    names: dict[str, str] = {}
+    for op in older:
+        found = {re.sub(op.pattern, op.to, name): name for name in model.provenance.fates}
+        names |= {new: name for new, name in found.items() if new != name}
+    if not names:
+        return ops
+    return [
+        replace(op, theirs=names.get(str(op.theirs), op.theirs)) if isinstance(op, Same) else op
+        for op in ops
+    ]
 
 
 def _is_another(directory: Path, model: AnyModel) -> bool:

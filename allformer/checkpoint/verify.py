@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from allformer import config
+from allformer.checkpoint.verify_sound import compare_sound
 from allformer.config.sound import STRIDE
 from allformer.core.model import AnyModel
 
@@ -113,6 +114,8 @@ def verify(
     ours: AnyModel, other: Any, between: tuple[str, str], most: int = WIDTH
 ) -> list[Comparison]:
     """Run both in fp32 and compare what both give, where there is no padding."""
+    if isinstance(ours.config, config.SoundCodec):
+        return _verify_sound(ours, other, between)
     inputs = sample_inputs(ours.config, most)
     if isinstance(ours.config.head, config.ClassHead | config.SpanHead):
         inputs.pop("decoder_input_ids", None)
@@ -126,6 +129,14 @@ def verify(
         gap, largest = (x - y).abs().max().item(), y.abs().max().item()
         found.append(Comparison(between, name, gap, largest, inputs=_told(inputs)))
     return found
+
+
+def _verify_sound(ours: Any, other: Any, between: tuple[str, str]) -> list[Comparison]:
+    told = f"{ROWS} seconds of random sound at {ours.rate} Hz, seed {SEED}"
+    return [
+        Comparison(between, name, (x - y).abs().max().item(), y.abs().max().item(), inputs=told)
+        for name, x, y in compare_sound(wide(ours), wide(other), ROWS, SEED)
+    ]
 
 
 def _run(model: Any, inputs: dict[str, Tensor]) -> Any:

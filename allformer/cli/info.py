@@ -35,7 +35,7 @@ def info(
 ) -> None:
     """Parameters by part, operations and memory of a model, by formula, at any length."""
     from allformer.cli.tables import count_tables, length_table, presets_table
-    from allformer.config import Codec
+    from allformer.config import Codec, SoundCodec
     from allformer.config.remix import mixes_fully
     from allformer.count import count, with_full_attention
     from allformer.families import presets
@@ -55,6 +55,9 @@ def info(
     config = config_of(what)
     if isinstance(config, Codec):
         _tell_codec(what, config, dtype_bytes, as_json)
+        return
+    if isinstance(config, SoundCodec):
+        _tell_sound_codec(what, config, dtype_bytes, as_json)
         return
     table = count(config, length or config.reader.source.tokens_each or USUAL, dtype_bytes)
     grown = [count(config, n, dtype_bytes) for n in LENGTHS]
@@ -89,6 +92,22 @@ def _tell_codec(what: str, config: Any, dtype_bytes: int, as_json: bool) -> None
         show(piece)
 
 
+def _tell_sound_codec(what: str, config: Any, dtype_bytes: int, as_json: bool) -> None:
+    """Nor has one of sound: all is by the second."""
+    from allformer.cli.tables import sound_codec_tables
+
+    if as_json:
+        parts = [vars(part) for part in config.lines()]
+        told = {"parameters": config.parameters, "rate": config.rate, "channels": config.channels}
+        told |= {"parameter_bytes": config.parameters * dtype_bytes, "hop": config.hop}
+        told |= {"books": config.books, "codes": config.codes, "bits_per_second": config.bits}
+        flops = sum(part["flops"] for part in parts)
+        print(json.dumps({"name": what, **told, "flops_per_second": flops, "parts": parts}))
+        return
+    for piece in sound_codec_tables(what, config, dtype_bytes):
+        show(piece)
+
+
 def _costs(counts: Sequence[Any]) -> dict[int, dict[str, int]]:
     names = ("flops_per_token", "activation_bytes", "state_bytes")
     return {c.length: {name: getattr(c, name) for name in names} for c in counts}
@@ -99,7 +118,7 @@ def config_of(what: str) -> Any:
     from allformer.checkpoint.load import load, read_config_of
     from allformer.checkpoint.openai_whisper import is_openai_whisper
     from allformer.codecs import codec_preset, codec_presets
-    from allformer.config import Codec, Model
+    from allformer.config import Codec, Model, SoundCodec
     from allformer.families import preset, presets
 
     path = Path(what) / "config.json" if Path(what).is_dir() else Path(what)
@@ -115,6 +134,6 @@ def config_of(what: str) -> Any:
             + "`allformer info` lists the presets"
         )
     config = load(path, device="meta").config if is_openai_whisper(path) else read_config_of(path)
-    if not isinstance(config, Model | Codec):
+    if not isinstance(config, Model | Codec | SoundCodec):
         raise AllformerError(f"{path} holds a {type(config).__name__}, which is no whole model")
     return config

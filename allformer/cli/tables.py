@@ -113,6 +113,21 @@ def codec_tables(name: str, codec: Any, dtype_bytes: int) -> list[Table]:
     return [parts_table(name, found), said]
 
 
+def sound_codec_tables(name: str, codec: Any, dtype_bytes: int) -> list[Table]:
+    """A sound codec's parameters, and what a second is for it."""
+    found = list(codec.lines())
+    said = Table(title="a second of sound", title_justify="left", show_header=False)
+    said.add_column()
+    said.add_column(justify="right")
+    said.add_row("samples", f"{codec.rate:,} × {codec.channels}")
+    said.add_row("frames", f"{codec.pace:g}, of {codec.hop:,} samples each")
+    said.add_row("codes of a frame", f"up to {codec.books}, each of {codec.codes:,}")
+    said.add_row("kbit", f"{codec.bits / 1000:g} of {16 * codec.rate * codec.channels / 1000:g}")
+    said.add_row("forward FLOPs", f"{sum(part.flops for part in found):,}")
+    said.add_row("weights", _bytes(codec.parameters * dtype_bytes))
+    return [parts_table(name, found), said]
+
+
 def count_tables(name: str, count: Count, grown: Sequence[Count], square: bool) -> list[Table]:
     """Parameters by part; operations and memory; how attention takes over as the length grows,
     where all of it is full (`square`)."""

@@ -1,4 +1,5 @@
-"""Codecs: an image as a grid of codes, and back. Outside the core: convolutions, no attention.
+"""Codecs: an image as a grid of codes, and back; sound as frames of codes (`codecs.sound`). Outside
+the core: convolutions.
 
     codec = build(codec_preset("dvae-28"), seed=0)
     ids = codec.encode(pixels)          # B C H W in 0 … 1 → B (h·w)
@@ -11,6 +12,7 @@ den Oord et al., 2017). `allformer.checkpoint.codec` loads and saves them.
 
 from __future__ import annotations
 
+import allformer.codecs.sound  # noqa: F401  (registers them)
 from allformer.codecs.codec import CodecModel
 from allformer.codecs.config import DVAE, VQVAE
 from allformer.codecs.dvae import DVAEModel

@@ -8,7 +8,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from allformer.core.precision import widen
+
 _LITTLE = 1e-5  # Laplace's: no code is divided by nothing
+
+
+def nearest(x: Tensor, book: Tensor) -> Tensor:
+    """Of vectors … d the nearest row of a book V d, …; in at least fp32."""
+    book = widen(book)
+    x = x.to(book.dtype)
+    apart = book.square().sum(-1) - 2 * (x @ book.t())  # |x|² is the same for all codes
+    return apart.argmin(-1)
 
 
 class Codebook(nn.Module):
@@ -36,10 +46,7 @@ class Codebook(nn.Module):
 
     def nearest(self, x: Tensor) -> Tensor:
         """Of vectors … d the nearest code of each, …; in at least fp32."""
-        book = self.vectors
-        x = x.to(book.dtype)
-        apart = book.square().sum(-1) - 2 * (x @ book.t())  # |x|² is the same for all codes
-        return apart.argmin(-1)
+        return nearest(x, self.vectors)
 
     @torch.no_grad()
     def follow(

@@ -1,8 +1,11 @@
-"""Codecs by name: OpenAI's, and small ones for images of 28 and 32 pixels."""
+"""Codecs by name: OpenAI's, and small ones for images of 28 and 32 pixels; those of sound stand in
+`sound.presets`."""
 
 from __future__ import annotations
 
 from allformer.codecs.config import DVAE, VQVAE, Trunk
+from allformer.codecs.sound import presets as sound
+from allformer.config import SoundCodec
 from allformer.errors import ConfigError, did_you_mean
 
 _GREY = {"image": (28, 28), "channels": 1}  # Fashion-MNIST: 7 × 7 codes
@@ -20,14 +23,15 @@ PRESETS: dict[str, Trunk] = {
 
 def codec_presets() -> list[str]:
     """The names that `codec_preset` knows."""
-    return sorted(PRESETS)
+    return sorted({**PRESETS, **sound.PRESETS})
 
 
-def codec_preset(name: str) -> Trunk:
+def codec_preset(name: str) -> Trunk | SoundCodec:
     """A codec's tree by its name: `codec_preset("dvae-28")`."""
-    if name not in PRESETS:
-        hint = did_you_mean(str(name), PRESETS)
+    known: dict[str, Trunk | SoundCodec] = {**PRESETS, **sound.PRESETS}
+    if name not in known:
+        hint = did_you_mean(str(name), known)
         raise ConfigError(
             f"codec preset={name!r} is not known; {hint}there is {', '.join(codec_presets())}"
         )
-    return PRESETS[name]
+    return known[name]

@@ -56,6 +56,7 @@ from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
 from allformer.config.model import DecoderOnly, EncoderDecoder, EncoderOnly, Model
 from allformer.config.two_towers import Contrast, TwoTowers
 from allformer.config.codec import Codec
+from allformer.config.sound_codec import SoundCodec
 from allformer.config.set_decoder import SetDecoder
 from allformer.config.json import config_from_json, from_dict, to_dict
 from allformer.config.counting import Part
@@ -135,6 +136,7 @@ __all__ = [
     "SinusoidalPlane",
     "Sound",
     "SoundClassHead",
+    "SoundCodec",
     "Source",
     "SpanHead",
     "Spans",

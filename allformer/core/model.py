@@ -33,7 +33,7 @@ AnyModel = EncoderDecoderModel | EncoderOnlyModel | DecoderOnlyModel
 
 
 def build(
-    model: config.Model | config.Codec,
+    model: config.Model | config.Codec | config.SoundCodec,
     *,
     device: torch.device | str | None = None,
     seed: int | None = None,
@@ -43,7 +43,7 @@ def build(
     `device="meta"` gives shapes without memory, for counting; `seed` fixes the weights without
     touching the global random state.
     """
-    if not isinstance(model, config.Model | config.Codec):
+    if not isinstance(model, config.Model | config.Codec | config.SoundCodec):
         raise ConfigError(
             f"build got {type(model).__name__}; it takes EncoderDecoder, EncoderOnly, "
             f"DecoderOnly, SetDecoder, TwoTowers, or a codec"

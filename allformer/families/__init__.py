@@ -22,6 +22,7 @@ from allformer.families import (
     detr,
     dinov2,
     dinov2_with_registers,
+    encodec,
     eomt,
     gpt2,
     gpt3,
@@ -33,6 +34,7 @@ from allformer.families import (
     longformer,
     marian,
     mbart,
+    mimi,
     mistral,
     mt5,
     original,
@@ -54,8 +56,7 @@ from allformer.families.family import Family
 _ALL = (
     bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
     bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, deit, dinov2, dinov2_with_registers, clip,
-    clip_text, clip_vision, siglip, imagegpt, yolos, detr, eomt,
-    whisper,
+    clip_text, clip_vision, siglip, imagegpt, yolos, detr, eomt, whisper, encodec, mimi,
 )  # fmt: skip
 _FAMILIES = [
     *(family.FAMILY for family in _ALL),

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from allformer import config
 from allformer.core.provenance import Provenance
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
@@ -45,7 +44,7 @@ def read_config(
     *,
     architecture: str | None = None,
     ignore: Iterable[str] = (),
-) -> tuple[config.Model, Provenance]:
+) -> tuple[Any, Provenance]:
     """The tree that a config.json means, and what is needed to write it back."""
     family = find_family(raw)
     if architecture is not None:
@@ -63,7 +62,7 @@ def read_config(
 
 
 def write_config(
-    model: config.Model, provenance: Provenance | None = None, family: str | None = None
+    model: Any, provenance: Provenance | None = None, family: str | None = None
 ) -> tuple[dict[str, Any], Provenance]:
     """The config.json of the family that can say this tree; reading it gives the tree again.
 
@@ -87,7 +86,7 @@ def write_config(
     )
 
 
-def _at_rest(model: config.Model) -> config.Model:
+def _at_rest(model: Any) -> Any:
     """Without dropped paths, which act in training alone and which no config.json here says."""
     changes = {
         name: replace(stack, blocks=tuple(replace(b, drop_path=0.0) for b in stack.blocks))
@@ -98,8 +97,10 @@ def _at_rest(model: config.Model) -> config.Model:
 
 
 def _write_as(
-    model: config.Model, family: Family, provenance: Provenance
+    model: Any, family: Family, provenance: Provenance
 ) -> tuple[dict[str, Any], Provenance]:
+    if not isinstance(model, family.tree):
+        raise NotThisFamily(f"says no {type(model).__name__}")
     model = _at_rest(model)
     known = provenance if provenance.family == family.name else None
     kind = family.kind(model)

@@ -69,7 +69,7 @@ class Family:
     architectures: Mapping[str, str]
     usual: Mapping[str, Any]
     presets: Mapping[str, Mapping[str, Any]]
-    read: Callable[[Fields, str, Collection[str]], config.Model]
+    read: Callable[[Fields, str, Collection[str]], Any]
     write: Callable[[Any], dict[str, Any]]
     weights: Callable[[Any, str], WeightMap]
     prefix: str = ""  # the base model's name within a model with a head
@@ -80,8 +80,11 @@ class Family:
     tables: tuple[str, ...] = ()
     fresh: Mapping[str, Any] = field(default_factory=dict)  # for models that had no config.json
     prompts: Prompts = field(default_factory=Prompts)
+    tree: type = config.Model  # what it reads and writes: a model's tree, or a codec's
+    # The preprocessor_config.json of a model that had none, where its tree tells all of it.
+    prepares: Callable[[Any], dict[str, Any]] = lambda tree: {}
 
-    def make(self, raw: Mapping[str, Any]) -> config.Model:
+    def make(self, raw: Mapping[str, Any]) -> Any:
         """A model by the fields of its config.json: `FAMILY.make({"hidden_size": 1024})`."""
         fields = Fields(raw, self.name, self.usual)
         model = self.read(fields, next(iter(self.architectures)), ())

@@ -161,11 +161,13 @@ class Ignored:
 class Renamed:
     """What older files call it: `Renamed(r"LayerNorm\\.gamma$", "LayerNorm.weight")`.
 
-    Applied to the file's names before all else (`re.sub`), in the order of the list. Not written.
+    Applied to the file's names before all else (`re.sub`), in the order of the list. Not written;
+    with `kept`, what was loaded under such a name is written under it again.
     """
 
     pattern: str
     to: str
+    kept: bool = False
 
 
 @dataclass(frozen=True)

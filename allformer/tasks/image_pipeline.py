@@ -22,7 +22,7 @@ from allformer.core.precision import pick_device
 from allformer.errors import TaskError
 from allformer.images.processor import WORKERS, Processor, has_processor, load_processor
 from allformer.images.read import Image
-from allformer.tasks.pipeline import is_half
+from allformer.tasks.pipeline import is_half, refuse_sound_codec
 from allformer.text.load import load_tokenizer
 from allformer.text.tokenizer import Tokenizer
 
@@ -112,6 +112,7 @@ def open_image_pipeline(
             f"{directory} is a codec, which makes codes of images and images of codes "
             f"(af.load_codec); give a checkpoint of a model that says something of them"
         )
+    refuse_sound_codec(model, directory)
     seeing = config.Patches | config.ResNet
     sees = any(isinstance(stack.source, seeing) for stack in model.config.stacks.values())
     processor = load_processor(directory) if sees or has_processor(directory) else None

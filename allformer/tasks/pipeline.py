@@ -85,6 +85,15 @@ class Pipeline:
 Source = Pipeline | str | Path
 
 
+def refuse_sound_codec(model: AnyModel, directory: Path) -> None:
+    """Say what a codec of sound is for."""
+    if isinstance(model.config, config.SoundCodec):
+        raise TaskError(
+            f"{directory} is a codec, which makes codes of sound and sound of codes "
+            f"(af.load_sound_codec); give a checkpoint of a model that says something of them"
+        )
+
+
 def open_pipeline(
     path: str | Path,
     *,
@@ -109,6 +118,7 @@ def open_pipeline(
     if architecture is None and (sentence is not None or not head):
         architecture = _without_head(raw)
     model = load(directory, device=where, dtype=dtype, architecture=architecture)
+    refuse_sound_codec(model, root)
     if all(isinstance(stack.source, config.Patches) for stack in model.config.stacks.values()):
         raise TaskError(
             f"{root} is a {model.provenance.architecture or 'model'} that reads images, not text; "

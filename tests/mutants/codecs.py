@@ -58,7 +58,7 @@ MUTANTS: list[Mutant] = [
     bug("the gradient twice", "the encoder is pulled twice as hard",
         f"{HERE}.gumbel:straight_through", "+ soft - soft.detach()",
         "+ 2 * (soft - soft.detach())", "straight-through"),
-    bug("long codes are near", "one code wins all", f"{BOOK}.nearest",
+    bug("long codes are near", "one code wins all", f"{HERE}.codebook:nearest",
         "book.square().sum(-1) - 2 *", "-2 *", "nearest code"),
     bug("no way through", "the encoder never learns", f"{HERE}.vqvae:VQVAEModel.learn",
         "(near - z).detach()", "(near - z)", "nearest code"),

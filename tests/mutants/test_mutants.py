@@ -27,6 +27,7 @@ from tests.mutants import (
     mutants,
     reformer,
     segments,
+    sound_codecs,
     states,
 )
 from tests.mutants.mutants import Mutant
@@ -41,6 +42,7 @@ ROOMS = (
     drawing,
     masks,
     hearing,
+    sound_codecs,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

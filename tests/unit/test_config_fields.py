@@ -41,6 +41,8 @@ CONFIGS = {
     ),
     "eomt": hf.EomtConfig,
     "whisper": hf.WhisperConfig,
+    "encodec": hf.EncodecConfig,
+    "mimi": hf.MimiConfig,
 }  # fmt: skip
 
 
