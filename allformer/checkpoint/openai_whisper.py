@@ -46,7 +46,7 @@ def read_openai_whisper(
     model.provenance, known.generation = known, generation_of(raw)
     known.images = {PREPARED: json.dumps(prepared_by(raw), indent=2, sort_keys=True) + "\n"}
     files = TensorFiles(path, open_torch_file(path, STATE))
-    loaded = load_weights(model, weights(tree), files, device=device, dtype=dtype)  # type: ignore[arg-type]
+    loaded = load_weights(model, weights(tree), files, device=device, dtype=dtype)
     model.provenance.fates = loaded.fates
     return model.eval()
 
