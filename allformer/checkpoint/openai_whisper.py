@@ -9,7 +9,9 @@ The file is read by torch's weights-only reader: no code of it is run. Its weigh
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,8 +22,11 @@ from allformer.core.model import AnyModel, build
 from allformer.errors import CheckpointError
 from allformer.families.config_json import read_config
 from allformer.families.whisper_openai import DIMS, STATE, fields_of, weights
+from allformer.text.whisper import LANGUAGES, MARKS, TASKS
 
 ENDS = (".pt", ".pth")
+MANY = 51_865  # tokens of the first vocabulary of many languages
+SPACE = 220  # the token of a space alone, in both vocabularies
 
 
 def read_openai_whisper(
@@ -30,15 +35,41 @@ def read_openai_whisper(
     """The model of such a file, in eval mode; saving it gives transformers' files."""
     path = Path(path)
     try:
-        tree, known = read_config(fields_of(_dims(path)))
+        raw = fields_of(_dims(path))
+        tree, known = read_config(raw)
     except CheckpointError as error:
         raise CheckpointError(f"{path} is not read as OpenAI's Whisper: {error}") from None
     model = build(tree, device="meta")
-    model.provenance = known
+    model.provenance, known.generation = known, generation_of(raw)
     files = TensorFiles(path, open_torch_file(path, STATE))
     loaded = load_weights(model, weights(tree), files, device=device, dtype=dtype)  # type: ignore[arg-type]
     model.provenance.fates = loaded.fates
     return model.eval()
+
+
+def generation_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a published model's generation_config.json says of the ids, by those in config.json."""
+    start = fields["decoder_start_token_id"]
+    # Every vocabulary but the one of 100 languages has 99, an English one for nothing.
+    languages = list(LANGUAGES)[: 100 if fields["vocab_size"] > MANY else 99]
+    tasks = {name: start + 1 + len(languages) + i for i, name in enumerate(TASKS)}
+    marks = {name: start + 1 + len(languages) + len(TASKS) + i for i, name in enumerate(MARKS)}
+    many = fields["vocab_size"] >= MANY
+    untimed = marks["notimestamps"]
+    ids = {name: fields[name] for name in fields if name.endswith("_token_id")}
+    return {
+        **ids,
+        "begin_suppress_tokens": [SPACE, fields["eos_token_id"]],
+        "forced_decoder_ids": [[1, None], [2, tasks["transcribe"]]] if many else [[1, untimed]],
+        "is_multilingual": many,
+        **({"lang_to_id": {f"<|{code}|>": start + 1 + i for i, code in enumerate(languages)},
+            "task_to_id": tasks} if many else {}),
+        "max_initial_timestamp_index": 50,
+        "max_length": fields["max_target_positions"],
+        "no_timestamps_token_id": untimed,
+        "prev_sot_token_id": marks["startofprev"],
+        "return_timestamps": False,
+    }  # fmt: skip
 
 
 def is_openai_whisper(path: Path) -> bool:

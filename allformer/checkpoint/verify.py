@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from allformer import config
+from allformer.config.sound import STRIDE
 from allformer.core.model import AnyModel
 
 ROWS, WIDTH, SEED = 3, 24, 0
@@ -54,6 +55,8 @@ def sample_inputs(model: config.Model, most: int = WIDTH) -> dict[str, Tensor]:
     make = torch.Generator().manual_seed(SEED)
     if isinstance(model.reader.source, config.Patches | config.ResNet):
         return {"pixel_values": _images(model.reader.source, make)}
+    if isinstance(model.reader.source, config.Sound):
+        return _sounds(model, make, most)
     decoding = isinstance(model, config.DecoderOnly) and not _seeks_end(model)
     tokens = model.reader.tokens
     width = min(most, model.reader.longest or most)
@@ -81,6 +84,18 @@ def _images(source: config.Source, make: torch.Generator) -> Tensor:
     assert isinstance(source, config.Patches | config.ResNet)
     size = source.image if isinstance(source, config.Patches) else (96, 128)
     return torch.randn(ROWS, source.channels, *size, generator=make)
+
+
+def _sounds(model: config.Model, make: torch.Generator, most: int) -> dict[str, Tensor]:
+    """Noise as long as a model's window, and what a decoder has written of it."""
+    source, decoder = model.reader.source, model.writer
+    assert isinstance(source, config.Sound)
+    frames = STRIDE * (model.reader.longest or most)
+    out = {"input_features": torch.randn(ROWS, source.mels, frames, generator=make)}
+    if decoder is not model.reader:
+        shape = (ROWS, min(most, decoder.longest or most))
+        out["decoder_input_ids"] = torch.randint(0, decoder.source.vocab, shape, generator=make)
+    return out
 
 
 def _reads_all(model: config.Model) -> bool:
@@ -136,6 +151,9 @@ def _told(inputs: dict[str, Tensor]) -> str:
     if "pixel_values" in inputs:
         height, width = inputs["pixel_values"].shape[-2:]
         said.append(f"{ROWS} random images of {height} × {width} pixels")
+    if "input_features" in inputs:
+        bins, frames = inputs["input_features"].shape[-2:]
+        said.append(f"{ROWS} windows of {frames} random frames of {bins} mel bins")
     return f"{', '.join(said)}, seed {SEED}"
 
 

@@ -25,6 +25,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from allformer.text.charsmap import Normalizer
 from allformer.text.load import load_tokenizer
 from allformer.text.sentencepiece import read_sentencepiece
+from allformer.text.whisper import special_tokens
 from tests.parity import make_marian
 from tests.parity.torture import PAIRS, TEXTS
 from tests.parity.vocabularies import (
@@ -86,6 +87,7 @@ def parts(tmp_path_factory):
         "uncased": {"vocab.txt": wordpiece()},
         "cased": {"vocab.txt": wordpiece(lowercase=False)},
         "gpt2": byte_bpe(["<|endoftext|>"]),
+        "whisper": byte_bpe(special_tokens(99)[:108]),
         "roberta": roberta,
         "clip": byte_bpe(["<|startoftext|>", "<|endoftext|>"], end="</w>"),
         "t5": {"spiece.model": t5},
@@ -130,6 +132,15 @@ TINY = {  # name → files, config.json, tokenizer_config.json, further files
         "gpt2", {"model_type": "gpt2"},
         {"add_prefix_space": True, "add_bos_token": True, "pad_token": "[PAD]",
          "clean_up_tokenization_spaces": True}, {},
+    ),
+    "whisper": ("whisper", {"model_type": "whisper"}, {"model_max_length": 448}, {}),
+    "whisper-spanish": (
+        "whisper", {"model_type": "whisper"},
+        {"tokenizer_class": "WhisperTokenizer", "language": "Spanish", "task": "translate",
+         "pad_token": "<|endoftext|>"}, {},
+    ),
+    "whisper-timed": (
+        "whisper", {"model_type": "whisper"}, {"predict_timestamps": True, "language": "zh"}, {},
     ),
     "clip": ("clip", {"model_type": "clip"}, {"model_max_length": 77}, {}),
     "clip-text": (
