@@ -42,8 +42,12 @@ from allformer.config import (
     Reversible,
     Rotary,
     Sinusoidal,
+    Sound,
+    SoundClassHead,
     SpanHead,
+    Spans,
     Stack,
+    StoredSinusoids,
     Tokens,
     Transform,
     TwoTowers,
@@ -133,6 +137,12 @@ KINDS: dict[str, Model] = {
 
 PATCHES = Patches(4, channels=1, image=(8, 12))
 SIGHT = stack(source=PATCHES, position=LearnedPlane(PATCHES.shape, PATCHES.placed))
+HEARING = stack(
+    Block(Attention(3, bias=("q", "v", "out")), Feed(28, "gelu"), norm_at="pre", dropout=0.0),
+    source=Sound(5, hide_frames=Spans(0.2, 3), hide_mels=Spans(0.2, 1)),
+    position=StoredSinusoids(8),
+    final_norm=Norm(),
+)
 IMAGE_EMBEDS = VectorHead("first", 6, Norm(), "image_embeds")
 
 
@@ -242,6 +252,12 @@ SPREAD: dict[str, Model] = {
         ),
     ),
     "text and an image": dalle(24, 3, 4, words=20, codes=17, text=6, shape=(5, 7), kernel=3),
+    "sound to text": EncoderDecoder(
+        HEARING,
+        stack(crossed(replace(PAPER, norm_at="pre")), causal=True, position=Learned(64)),
+        shared=False,
+    ),
+    "sound to classes": EncoderOnly(HEARING, SoundClassHead(("a", "b", "c"), 7, weighted=True)),
     "odd width": EncoderOnly(
         Stack(21, Tokens(11), Learned(9), repeat(Block(Attention(3), Feed(5)), 1))
     ),

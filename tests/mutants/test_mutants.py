@@ -19,6 +19,7 @@ from tests.mutants import (
     detection,
     drawing,
     families,
+    hearing,
     images,
     linear,
     longformer,
@@ -39,6 +40,7 @@ ROOMS = (
     detection,
     drawing,
     masks,
+    hearing,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

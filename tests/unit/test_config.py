@@ -381,6 +381,7 @@ RANGES = {"Positive": "int", "Natural": "int", "Probability": "float", "Activati
 TUPLES = {
     "Stack.share", "Stack.blocks", "ClassHead.labels", "Attention.bias",
     "AdaptiveTokens.cutoffs", "AdaptiveHead.shares", "Axial.shape", "Axial.dims", "LSH.buckets",
+    "SoundClassHead.labels",
 }  # fmt: skip
 
 

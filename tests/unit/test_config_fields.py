@@ -40,6 +40,7 @@ CONFIGS = {
         use_timm_backbone=False, backbone_config=hf.ResNetConfig(out_features=["stage4"])
     ),
     "eomt": hf.EomtConfig,
+    "whisper": hf.WhisperConfig,
 }  # fmt: skip
 
 

@@ -99,10 +99,14 @@ def test_languages_by_code_and_name() -> None:
         language_code("klingon")
 
 
-@pytest.mark.parametrize("size", [51_864, pytest.param(51_865, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [51_864, 51_865, 51_866])
 def test_the_real_vocabulary_gives_openais_own_ids(size: int) -> None:
     openai = pytest.importorskip("whisper.tokenizer", reason="openai-whisper is not installed")
-    ours, theirs = openai_whisper_tokenizer(size), openai.get_tokenizer(size > 51_864)
+    ours, theirs = (
+        openai_whisper_tokenizer(size),
+        openai.get_tokenizer(size > 51_864, num_languages=100 if size > 51_865 else 99),
+    )
     text = " Hello, world! It's 42 °C — “quoted” ♪♪ [DAVID] 你好，世界。 Ünïcödé  \n\n tabs\t"
     assert ours.encode(text, add_special_tokens=False) == theirs.encode(text)
     assert {name: ours.token_to_id(name) for name in theirs.special_tokens} == theirs.special_tokens
