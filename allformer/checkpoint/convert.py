@@ -39,7 +39,7 @@ from allformer.checkpoint.verify import WIDTH, open_with_transformers, verify
 from allformer.config import EncoderDecoder, Mixer
 from allformer.config.longer import seen_by_all
 from allformer.core.model import AnyModel
-from allformer.errors import CheckpointError, ConfigError
+from allformer.errors import CheckpointError, ConfigError, DataError
 from allformer.text.files import CONFIG, PIPELINE
 from allformer.version import __version__
 
@@ -97,6 +97,11 @@ def convert(
             tell_length(target, length)
         if not original.provenance.family and "is" not in read_json(target / "config.json"):
             new |= open_to_others(where, target, model)
+    elif original.provenance.family == "whisper":
+        new |= {
+            *original.provenance.images,
+            *write_whisper_tokenizer(tokenizer, target, model, tell),
+        }
     elif tokenizer is not None:
         new |= write_llama2c_tokenizer(Path(tokenizer), target, model)
     remove_leftovers(target, new, another=another)
@@ -228,6 +233,22 @@ def open_to_others(source: Path, target: Path, model: AnyModel) -> set[str]:
         write_json(target / GENERATION, {"max_length": 256, **said})
         names.add(GENERATION)
     return names
+
+
+def write_whisper_tokenizer(
+    file: str | Path | None, target: Path, model: AnyModel, tell: Callable[[str], None]
+) -> set[str]:
+    """OpenAI's vocabulary as tokenizer.json, where there is one; gives the names of the files."""
+    from allformer.text.tiktoken import openai_whisper_tokenizer
+
+    try:
+        openai_whisper_tokenizer(model.config.writer.source.vocab, file).save(target)
+    except DataError as error:
+        if file is not None:
+            raise
+        tell(f"without a tokeniser: {error}")
+        return set()
+    return {PIPELINE, CONFIG}
 
 
 def write_llama2c_tokenizer(file: Path, target: Path, model: AnyModel) -> set[str]:

@@ -9,6 +9,7 @@ The file is read by torch's weights-only reader: no code of it is run. Its weigh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from allformer.checkpoint.files import TensorFiles
 from allformer.checkpoint.torch_file import open_torch_file, read_torch_file
 from allformer.checkpoint.transfer import load_weights
+from allformer.config.sound import STRIDE
 from allformer.core.model import AnyModel, build
 from allformer.errors import CheckpointError
 from allformer.families.config_json import read_config
@@ -26,6 +28,7 @@ from allformer.text.whisper import LANGUAGES, MARKS, TASKS
 
 ENDS = (".pt", ".pth")
 MANY = 51_865  # tokens of the first vocabulary of many languages
+PREPARED = "preprocessor_config.json"
 SPACE = 220  # the token of a space alone, in both vocabularies
 
 
@@ -41,6 +44,7 @@ def read_openai_whisper(
         raise CheckpointError(f"{path} is not read as OpenAI's Whisper: {error}") from None
     model = build(tree, device="meta")
     model.provenance, known.generation = known, generation_of(raw)
+    known.images = {PREPARED: json.dumps(prepared_by(raw), indent=2, sort_keys=True) + "\n"}
     files = TensorFiles(path, open_torch_file(path, STATE))
     loaded = load_weights(model, weights(tree), files, device=device, dtype=dtype)  # type: ignore[arg-type]
     model.provenance.fates = loaded.fates
@@ -69,6 +73,18 @@ def generation_of(fields: Mapping[str, Any]) -> dict[str, Any]:
         "no_timestamps_token_id": untimed,
         "prev_sot_token_id": marks["startofprev"],
         "return_timestamps": False,
+    }  # fmt: skip
+
+
+def prepared_by(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A preprocessor_config.json: frames of 25 ms, every 10 ms, as all of OpenAI's were taught."""
+    frames = STRIDE * fields["max_source_positions"]
+    return {
+        "feature_extractor_type": "WhisperFeatureExtractor", "feature_size": fields["num_mel_bins"],
+        "sampling_rate": 16_000, "n_fft": 400, "hop_length": 160, "chunk_length": frames // 100,
+        "n_samples": 160 * frames, "nb_max_frames": frames, "padding_side": "right",
+        "padding_value": 0.0, "return_attention_mask": False,
+        "processor_class": "WhisperProcessor",
     }  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from allformer.errors import AllformerError
 
 
 def convert(
-    source: Annotated[str, typer.Argument(help="A directory, a hub id, or a llama2.c .bin file.")],
+    source: Annotated[
+        str, typer.Argument(help="A directory, a hub id, or a file: llama2.c's .bin, OpenAI's.")
+    ],
     target: Annotated[Path, typer.Argument(help="The directory to write.")],
     family: Annotated[
         str | None,
@@ -25,7 +27,8 @@ def convert(
     ] = None,
     max_shard_size: Annotated[str, typer.Option(help="Cut into files of at most this.")] = "50GB",
     tokenizer: Annotated[
-        Path | None, typer.Option(help="The tokeniser beside a llama2.c file.")
+        Path | None,
+        typer.Option(help="The tokeniser beside a llama2.c file, or Whisper's .tiktoken."),
     ] = None,
     length: Annotated[
         int | None, typer.Option(help="Make it longer: how many tokens it takes then.")

@@ -96,7 +96,8 @@ def _costs(counts: Sequence[Any]) -> dict[int, dict[str, int]]:
 
 def config_of(what: str) -> Any:
     """The tree of a preset, a config.json or a directory with one."""
-    from allformer.checkpoint.load import read_config_of
+    from allformer.checkpoint.load import load, read_config_of
+    from allformer.checkpoint.openai_whisper import is_openai_whisper
     from allformer.codecs import codec_preset, codec_presets
     from allformer.config import Codec, Model
     from allformer.families import preset, presets
@@ -113,7 +114,7 @@ def config_of(what: str) -> Any:
             + (f"did you mean {' or '.join(near)}? " if near else "")
             + "`allformer info` lists the presets"
         )
-    config = read_config_of(path)
+    config = load(path, device="meta").config if is_openai_whisper(path) else read_config_of(path)
     if not isinstance(config, Model | Codec):
         raise AllformerError(f"{path} holds a {type(config).__name__}, which is no whole model")
     return config

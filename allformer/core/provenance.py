@@ -20,5 +20,7 @@ class Provenance:
     extras: dict[str, Any] = field(default_factory=dict)  # config.json beyond the tree
     fates: dict[str, str] = field(default_factory=dict)  # what became of each key of its file
     generation: Any = None  # generation_config.json, or a GenerationConfig; None: not said
-    images: dict[str, str] = field(default_factory=dict)  # files on how images are prepared
+    images: dict[str, str] = field(
+        default_factory=dict
+    )  # files on how images or sounds are prepared
     aside: dict[str, Tensor] = field(default_factory=dict)  # what its file holds and nothing reads

@@ -107,6 +107,7 @@ MUTANTS: list[Mutant] = [
     bug("one norm for two", "layers look across with the wrong one", f"{OPENAI}:LAYER",
         "'cross_norm': 'cross_attn_ln'", "'cross_norm': 'mlp_ln'", "openai's whisper",
         raises=(AssertionError, CheckpointError)),
-    bug("the rarest pair first", "a word falls into other pieces", "allformer.text.tiktoken:_merges",
+    bug("the rarest pair first", "a word falls into other pieces",
+        "allformer.text.tiktoken:_merges",
         "key=ranks.__getitem__", "key=ranks.__getitem__, reverse=True", "tiktoken's merges"),
 ]  # fmt: skip

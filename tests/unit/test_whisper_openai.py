@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import pickle
 import re
 from pathlib import Path
@@ -12,14 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import WhisperProcessor
 
 import allformer as af
 from allformer.checkpoint.convert import convert
 from allformer.checkpoint.openai_whisper import generation_of
-from allformer.errors import CheckpointError
+from allformer.errors import CheckpointError, DataError
 from allformer.families.whisper import FAMILY
 from allformer.families.whisper_openai import fields_of
 from tests.loud import make_loud
+from tests.unit import test_whisper_tokenizer
 
 DIMS = {
     "n_mels": 7, "n_vocab": 51_864, "n_audio_ctx": 11, "n_audio_state": 12, "n_audio_head": 3,
@@ -92,9 +95,24 @@ def test_openais_file_gives_the_same_model(written: Path, tmp_path: Path) -> Non
     assert torch.equal(answer(af.load(tmp_path / "back")), answer(whisper()))
 
 
+def test_a_whole_directory_is_made_of_openais_file(written: Path, tmp_path: Path) -> None:
+    """What transformers needs to listen: model, options, frames and tokeniser."""
+    file, size = test_whisper_tokenizer.vocabulary(tmp_path)
+    state = torch.load(written, weights_only=True)["model_state_dict"]
+    state["decoder.token_embedding.weight"] = torch.randn(size, 12)
+    torch.save({"dims": {**DIMS, "n_vocab": size}, "model_state_dict": state}, tmp_path / "x.pt")
+    convert(tmp_path / "x.pt", tmp_path / "out", tokenizer=file, run=False)
+    processor = WhisperProcessor.from_pretrained(tmp_path / "out")
+    assert processor.tokenizer(" the").input_ids == [266, 274, 260, 265]
+    with pytest.raises(DataError, match="do not make the model's 51,864"):
+        convert(written, tmp_path / "odd", tokenizer=file, run=False)
+
+
 def test_openais_file_is_converted_with_a_certificate(written: Path, tmp_path: Path) -> None:
     certificate = convert(written, tmp_path / "out")
     assert certificate["sound"]
+    heard = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
+    assert (heard["feature_size"], heard["nb_max_frames"]) == (7, 22)
     assert certificate["source"]["layout"] == "openai"
     pairs = {tuple(seen["between"]) for seen in certificate["outputs"]}
     assert ("allformer on the target", "transformers on the target") in pairs
