@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.errors import DataError
+from allformer.sound.threads import side_by_side
 
 RATE = 16_000
 SIZE = 400  # samples under a window: 25 ms
@@ -21,11 +22,9 @@ TOP = 8_000.0  # Hz: where the last filter ends
 FLOOR = 1e-10  # the least power
 DECADES = 8.0  # of power below the loudest: what is quieter is raised to there
 
-# Frames in one pass. What they take stays in a core's cache; several threads wait for each other
-# at the end of every operation, which is dear where cores are busy, so that they get more; a GPU is
-# filled.
-_AT_ONCE = 2048
-_AT_ONCE_MORE = 65_536
+_AT_ONCE = 2048  # frames in one pass on a CPU: what they take stays in a core's cache
+_AT_ONCE_GPU = 65_536
+_ALONE = 512  # frames that are not worth a second thread
 
 
 def log_mel(
@@ -49,7 +48,7 @@ def log_mel(
     """
     frames = (wave.shape[-1] + padding) // hop  # the last is left out: 30 s are 3000
     wave = centred(wave, padding, size)[..., : (frames - 1) * hop + size]
-    logs = mel_power(wave, bins, rate=rate, size=size, hop=hop, top=top).log10_()
+    logs = mel_power(wave, bins, rate=rate, size=size, hop=hop, top=top, log=True)
     return scaled(logs, logs.amax((-2, -1), keepdim=True))
 
 
@@ -83,28 +82,32 @@ def mel_power(
     size: int = SIZE,
     hop: int = HOP,
     top: float = TOP,
+    log: bool = False,
 ) -> Tensor:
-    """(… S) → (… M N): the power in each bin of the frames in a wave that is `centred` already."""
+    """(… S) → (… M N): the power in each bin of the frames in a wave that is `centred` already, or
+    its log10."""
     framed = wave.unfold(-1, size, hop)  # … N size, a view
     window = _window(size, wave.device, wave.dtype)
     filters = _filters(bins, rate, size, top, wave.device, wave.dtype).T
-    count = framed.shape[-2]
+    count, rows = framed.shape[-2], max(1, math.prod(wave.shape[:-1]))
     out = wave.new_empty(*wave.shape[:-1], bins, count)
-    rows = max(1, math.prod(wave.shape[:-1]))
-    step = max(1, _at_once(wave.device) // rows)
-    for first in range(0, count, step):
-        wide = torch.view_as_real(torch.fft.rfft(framed[..., first : first + step, :] * window))
-        real, imaginary = wide.unbind(-1)  # … N F
-        power = torch.addcmul(real * real, imaginary, imaginary)
-        out[..., first : first + step] = (power @ filters).transpose(-1, -2)
-    return out.clamp_(min=FLOOR)
+    on_cpu = wave.device.type == "cpu"
+    step = max(1, (_AT_ONCE if on_cpu else _AT_ONCE_GPU) // rows)
 
+    def fill(begin: int, end: int) -> None:
+        for first in range(begin, end, step):
+            part = slice(first, min(first + step, end))
+            wide = torch.view_as_real(torch.fft.rfft(framed[..., part, :] * window))
+            real, imaginary = wide.unbind(-1)  # … N F
+            power = torch.addcmul(real * real, imaginary, imaginary)
+            mel = (power @ filters).clamp_(min=FLOOR)  # … N M
+            out[..., part] = (mel.log10_() if log else mel).transpose(-1, -2)
 
-def _at_once(device: torch.device) -> int:
-    threads = torch.get_num_threads()
-    if device.type != "cpu":
-        return _AT_ONCE_MORE
-    return _AT_ONCE if threads == 1 else 4 * _AT_ONCE * threads
+    if on_cpu and rows * count > _ALONE:
+        side_by_side(fill, count)
+    else:
+        fill(0, count)
+    return out
 
 
 def mel_filters(bins: int = 80, *, rate: int = RATE, size: int = SIZE, top: float = TOP) -> Tensor:

@@ -16,6 +16,7 @@ from allformer.sound.mel import HOP, RATE, SIZE, centred, mel_power, scaled
 
 _HELD = 64 * 2**20  # bytes in memory (about half an hour); what is longer lies on disk
 _BYTES = 4  # of a number
+_TOGETHER = 120 * RATE  # samples
 
 
 class Spectrogram:
@@ -38,8 +39,8 @@ class Spectrogram:
         self._peak = torch.tensor(float("-inf"))
         self._count = 0
         self._total: int | None = None  # frames, known when the sound has ended
-        for power in mel_blocks(self._counted(waves, padding), bins):
-            self._keep(power.log10_())
+        for logs in mel_blocks(self._counted(waves, padding), bins, log=True):
+            self._keep(logs)
         self.frames = self.samples // HOP
 
     def __len__(self) -> int:
@@ -77,18 +78,30 @@ class Spectrogram:
         self._file.write(logs.T.contiguous().numpy().tobytes())
 
 
-def mel_blocks(waves: Iterable[Tensor], bins: int = 80) -> Iterator[Tensor]:
-    """(M N) of power for blocks of a wave, one after another: the frames of the whole, and the last
-    one that `log_mel` leaves out."""
+def mel_blocks(waves: Iterable[Tensor], bins: int = 80, *, log: bool = False) -> Iterator[Tensor]:
+    """(M N) of `mel_power` for blocks of a wave, one after another: the frames of the whole, and
+    the last one that `log_mel` leaves out."""
     half = SIZE // 2
     pending, begun = torch.empty(0), False
-    for block in waves:
-        pending = torch.cat([pending, block])
+    for wave in _joined(waves):
+        pending = torch.cat([pending, wave])
         if not begun and pending.shape[0] > half:
             pending, begun = centred(pending)[:-half], True
         count = (pending.shape[0] - SIZE) // HOP + 1 if begun else 0
         if count > 0:
-            yield mel_power(pending[: (count - 1) * HOP + SIZE], bins)
+            yield mel_power(pending[: (count - 1) * HOP + SIZE], bins, log=log)
             pending = pending[count * HOP :]
     pending = torch.cat([pending, pending[-half - 1 : -1].flip(0)]) if begun else centred(pending)
-    yield mel_power(pending, bins)
+    yield mel_power(pending, bins, log=log)
+
+
+def _joined(waves: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Short blocks together: a few long operations are faster than many short ones."""
+    parts: list[Tensor] = []
+    for wave in waves:
+        parts.append(wave)
+        if sum(map(len, parts)) >= _TOGETHER:
+            yield torch.cat(parts)
+            parts = []
+    if parts:
+        yield torch.cat(parts)
