@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import sys
 
 import numpy as np
@@ -14,6 +15,7 @@ from allformer.errors import DataError
 from allformer.sound import blocks, describe, read, resample, write
 from allformer.sound.read import from_array
 from allformer.sound.write import wav_bytes
+from tests.unit.test_docs import blocks as blocks_of
 
 
 def tone(seconds: float = 1.0, rate: int = 16_000, hertz: float = 440.0) -> torch.Tensor:
@@ -134,3 +136,13 @@ def test_arrays_come_as_files_do():
     assert torch.allclose(given, read(wav_bytes(tone(rate=8_000), 8_000)), atol=1e-6)
     with pytest.raises(DataError, match="int16"):
         from_array(torch.zeros(4, dtype=torch.int64), rate=16_000)
+
+
+@pytest.mark.parametrize("about", ["allformer.sound import", "allformer.text.spoken import"])
+def test_what_the_page_on_sound_shows_is_what_is_said(about, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = (block for block in blocks_of("docs/audio.md", "python") if about in block)
+    exec(compile(code, "docs/audio.md", "exec"), {})
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    shown = re.findall(r"^print.*  # (.*)$", code, re.MULTILINE)
+    assert said == [line.split(": ")[0] if line.startswith("[]") else line for line in shown]

@@ -264,3 +264,10 @@ def test_error_rates_are_of_tidied_texts(data, checkpoint, monkeypatch):
 def test_a_model_that_hears_nothing_is_refused(data, model):
     with pytest.raises(ConfigError, match="hears nothing"):
         open_objective(recipe(data, model=model))
+
+
+def test_what_hides_spans_by_chance_is_not_compiled(data, checkpoint):
+    spans = {"encoder.source.hide_frames": {"is": "Spans", "share": 0.2}}
+    model = {"checkpoint": str(checkpoint), "change": spans}
+    assert open_objective(from_checkpoint(data, checkpoint, model=model)).waits
+    assert not open_objective(from_checkpoint(data, checkpoint)).waits

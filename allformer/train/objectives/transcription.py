@@ -228,7 +228,9 @@ class Transcription(SaysWords, Objective[Clips, SpokenBatch]):
 
     def config(self, vocabulary: Vocabulary) -> EncoderDecoder:
         """The tree for the tokeniser's ids."""
-        tree = self.tree
+        tree, source = self.tree, self.tree.encoder.source
+        assert isinstance(source, Sound)
+        self.waits = source.hide_frames is not None or source.hide_mels is not None
         if isinstance(self.recipe.model, CheckpointModel):
             self.recipe.model.fitted(self.shape, 0, vocabulary)  # refuses a tokeniser too large
             return tree
