@@ -22,6 +22,7 @@ from tests.mutants import (
     hearing,
     images,
     linear,
+    listening,
     longformer,
     masks,
     mutants,
@@ -41,6 +42,7 @@ ROOMS = (
     drawing,
     masks,
     hearing,
+    listening,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

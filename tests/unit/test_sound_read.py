@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from allformer.errors import DataError
-from allformer.sound import blocks, describe, read, resample, write
+from allformer.sound import blocks, describe, read, write
 from allformer.sound.read import from_array
+from allformer.sound.resample import _Sinc
 from allformer.sound.write import wav_bytes
 from tests.unit.test_docs import blocks as blocks_of
 
@@ -66,16 +67,22 @@ def test_without_libraries_plain_wav_is_read_and_resampled_alike(bare):
         read(b"fLaC" + bytes(100))
 
 
-def test_the_formula_resamples_a_stream_as_a_whole(bare):
+def check_stream() -> None:
     wave = torch.randn(2, 5_000, generator=torch.Generator().manual_seed(0)) / 4
-    from allformer.sound.resample import make_resampler
-
-    resampler = make_resampler(22_050, 16_000, 2)
+    resampler, whole = _Sinc(22_050, 16_000, 2), _Sinc(22_050, 16_000, 2).push(wave, last=True)
     parts = [
         resampler.push(wave[:, at : at + 333], last=at + 333 >= 5_000)
         for at in range(0, 5_000, 333)
     ]
-    assert torch.allclose(torch.cat(parts, -1), resample(wave, 22_050, 16_000), atol=1e-6)
+    assert torch.allclose(torch.cat(parts, -1), whole, atol=1e-6)
+    at = torch.arange(16_000, dtype=torch.float64) / 8_000
+    tones = _Sinc(8_000, 16_000, 1).push(torch.sin(2000 * at).float()[None], last=True)[0]
+    want = torch.sin(2000 * torch.arange(32_000, dtype=torch.float64) / 16_000)
+    assert (tones - want)[1000:-1000].abs().max() < 1e-4
+
+
+def test_the_formula_resamples_a_stream_as_a_whole():
+    check_stream()
 
 
 def test_blocks_are_the_whole_in_pieces():
