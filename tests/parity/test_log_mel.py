@@ -66,3 +66,17 @@ def test_a_wave_too_short_for_a_window_is_refused_and_can_be_padded():
 
 def test_silence_is_flat():
     assert log_mel(torch.zeros(16_000)).unique().tolist() == [-1.5]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_threads_change_nothing_and_are_left_as_they_were(inference):
+    wave, before = sound(12, 5), torch.get_num_threads()
+    want = log_mel(wave)
+    try:
+        torch.set_num_threads(3)
+        with torch.inference_mode(inference):
+            got = log_mel(wave)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert (got - want).abs().max() < 1e-6
