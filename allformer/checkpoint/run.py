@@ -84,8 +84,9 @@ def check_vocabulary(path: Path, model: AnyModel, tokenizer: Tokenizer) -> None:
     """A tokeniser with more pieces than the model has would give ids that nothing stands for."""
     for name in ("encoder", "decoder"):
         stack = getattr(model.config, name, None)
-        if stack is not None and tokenizer.vocab_size > stack.source.vocab:
+        words = 0 if stack is None else stack.source.vocab  # an encoder may read no words
+        if words and tokenizer.vocab_size > words:
             raise CheckpointError(
                 f"{path / 'tokenizer.json'} has {tokenizer.vocab_size} pieces, but the model has "
-                f"{stack.source.vocab}; put back the tokeniser that it was trained with"
+                f"{words}; put back the tokeniser that it was trained with"
             )

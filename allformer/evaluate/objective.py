@@ -26,6 +26,7 @@ from allformer.train.objectives import find_objective
 from allformer.train.pictures.data import PictureData
 from allformer.train.recipe import make_recipe, read_recipe
 from allformer.train.sections.recipe import Recipe
+from allformer.train.spoken.data import SpokenData
 from allformer.train.validate import validate
 
 RECIPE = "recipe.yaml"
@@ -73,6 +74,8 @@ def told_objective(pipeline: Pipeline | ImagePipeline) -> str:
     if isinstance(pipeline, ImagePipeline) and "classify-image" in pipeline.can:
         return "image-classification"
     kind = head_kind(tree)
+    if kind == "words" and isinstance(tree.reader.source, config.Sound):
+        return "transcription"
     found = next((table for shape, table in TOLD.items() if isinstance(tree, shape)), {})
     if kind not in found:
         raise TaskError(
@@ -131,9 +134,9 @@ def _on(recipe: Recipe, data: str | None, split: str | None) -> tuple[str, Recip
     if split is not None and split not in NAMES:
         raise DataError(f"split={split!r} is not known; try {', '.join(NAMES)}")
     own = recipe.data
-    if isinstance(own, PictureData):
-        name, pictures = own.scored(data, split)
-        return name, replace(recipe, data=pictures)
+    if isinstance(own, PictureData | SpokenData):
+        name, section = own.scored(data, split)
+        return name, replace(recipe, data=section)
     where = data if data is not None else getattr(own, "path", None)
     folder = isinstance(where, str) and Path(where).is_dir()
     if data is None and (split in ("val", "train") or not folder):

@@ -9,10 +9,12 @@ from allformer.metrics.entities import entities, entity_f1
 from allformer.metrics.f1 import class_f1
 from allformer.metrics.likelihood import bits_per_byte, perplexity
 from allformer.metrics.matthews import matthews
+from allformer.metrics.word_error import character_error, word_error
 
 __all__ = [
     "accuracy",
     "bits_per_byte",
+    "character_error",
     "class_f1",
     "entities",
     "entity_f1",
@@ -22,4 +24,5 @@ __all__ = [
     "pearson",
     "perplexity",
     "spearman",
+    "word_error",
 ]

@@ -12,6 +12,8 @@ Of a model that sees, `pictures` instead of `rows`; pictures are PNG files in ba
          found_mask=Mask(label_map(given), ("sky", "road")), score=0.77)    # segmentation
     Seen(thumbnail(pixels), again=thumbnail(decoded), score=0.02)           # a codec
     Seen(wanted="a red shoe", drawn=(Seen(thumbnail(first)), Seen(thumbnail(second))))
+
+Of a model that hears, `sounds` (`heard.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any
 
 from allformer.errors import CheckpointError
 from allformer.json_file import read_object
+from allformer.train.heard import Heard
 
 FILE = "predictions.json"
 
@@ -119,6 +122,7 @@ class Predictions:
     calibration: tuple[tuple[int, float, float], ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
     pictures: tuple[Seen, ...] = ()
+    sounds: tuple[Heard, ...] = ()
 
     def save(self, run: Path) -> None:
         """Beside the weights."""
@@ -139,6 +143,7 @@ class Predictions:
                 tuple(map(tuple, raw["calibration"])),
                 dict(raw["figures"]),
                 tuple(map(Seen.read, raw.get("pictures", ()))),  # older runs have none
+                tuple(map(Heard.read, raw.get("sounds", ()))),
             )
         except (KeyError, TypeError) as error:
             raise CheckpointError(

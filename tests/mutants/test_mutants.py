@@ -22,6 +22,7 @@ from tests.mutants import (
     hearing,
     images,
     linear,
+    listening,
     longformer,
     masks,
     mutants,
@@ -43,6 +44,7 @@ ROOMS = (
     masks,
     hearing,
     sound_codecs,
+    listening,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

@@ -80,7 +80,7 @@ class ModelRecipe(AnyModelRecipe):
             self.refuse("heads", f"must divide model.dim={self.dim}", f"try {', '.join(fits)}")
 
     def tree(self, shape: str = "encoder-decoder", length: int = 512) -> Any:
-        if self.decoder_layers is not None and shape != "encoder-decoder":
+        if self.decoder_layers is not None and shape not in ("encoder-decoder", "recogniser"):
             self.refuse("decoder_layers", f"belongs to an encoder-decoder, not {shape}", "leave it")
         sizes = asdict(self)
         mixer = sizes.pop("mixer")

@@ -1,4 +1,5 @@
-"""Plain sizes as config trees: an encoder-decoder, a decoder, an encoder, one over patches."""
+"""Plain sizes as config trees: an encoder-decoder, a decoder, an encoder, one over patches, and one
+over sound."""
 
 from __future__ import annotations
 
@@ -10,20 +11,25 @@ from allformer.config import (
     Attention,
     Block,
     DecoderOnly,
+    EncoderDecoder,
     EncoderOnly,
     Feed,
     Learned,
     LearnedPlane,
+    LMHead,
     Norm,
     Patches,
     Pool,
+    Sound,
     Stack,
+    StoredSinusoids,
     Tokens,
     repeat,
 )
 from allformer.errors import ConfigError
 from allformer.families.dalle import dalle
 from allformer.families.original import PAD, transformer
+from allformer.families.whisper import BIAS
 
 _VOCAB = 1 << 10  # until the tokeniser says how large it is
 _SIDE = 8  # patches along a side, until the images are known
@@ -107,6 +113,35 @@ def text_and_image(length: int, act: str | None, norm_at: str | None, **sizes: A
     return dalle(**{name: sizes[name] for name in names})
 
 
+def recogniser(
+    length: int,
+    act: str | None,
+    norm_at: str | None,
+    decoder_layers: int | None = None,
+    **sizes: Any,
+) -> EncoderDecoder:
+    """Whisper's form, which transformers can open: norms before, keys without a bias, stored
+    sinusoids; a window of 30 s, unless the objective says otherwise."""
+    norm = norm_at or "pre"
+    blocks = _blocks(act or "gelu", norm, Norm(), **sizes)
+    heard = tuple(replace(b, attention=replace(b.attention, bias=BIAS)) for b in blocks)
+    said = replace(heard[0], cross=heard[0].attention)
+    end, drop = Norm() if norm == "pre" else None, sizes["dropout"]
+    encoder = Stack(
+        sizes["dim"], Sound(), StoredSinusoids(1500), heard, final_norm=end, dropout=drop
+    )
+    decoder = Stack(
+        sizes["dim"],
+        Tokens(_VOCAB),
+        Learned(length, count="all"),
+        repeat(said, decoder_layers or sizes["layers"]),
+        causal=True,
+        final_norm=end,
+        dropout=drop,
+    )
+    return EncoderDecoder(encoder, decoder, LMHead(), shared=False, start_id=0)
+
+
 def _no_patch(**sizes: Any) -> Any:
     raise ConfigError(
         "model.patch is missing: an image is read in squares of so many pixels a side; try "
@@ -138,4 +173,5 @@ SHAPES: dict[str, Callable[..., Any]] = {
     "image-encoder": _no_patch,
     "text-and-image": text_and_image,
     "two-towers": _no_towers,
+    "recogniser": recogniser,
 }  # fmt: skip

@@ -1,0 +1,1 @@
+"""What an objective over recordings and their texts is made of."""
