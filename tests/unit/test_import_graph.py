@@ -19,7 +19,7 @@ LEVELS = [
     {"config"},
     {"core"},
     {"codecs", "count", "families"},
-    {"text", "data", "images"},
+    {"text", "data", "images", "sound"},
     {"checkpoint"},
     {"train", "generate", "explain", "auditor", "tune"},
     {"evaluate", "tasks"},
