@@ -17,7 +17,7 @@ from allformer.config.base import (
     ACTIVATIONS, Activation, Config, Natural, Positive, Probability,
 )  # fmt: skip
 from allformer.config.norm import Norm
-from allformer.config.position import Axial, Learned, Position, Sinusoidal
+from allformer.config.position import Axial, Learned, Position, Sinusoidal, StoredSinusoids
 from allformer.config.relative import BucketBias, LinearScaling, Llama3Scaling, Relative, Rotary
 from allformer.config.xl import XLRelative
 from allformer.config.mixer import Full, Mixer, Window
@@ -35,6 +35,7 @@ from allformer.config.patches import Patches
 from allformer.config.plane import LearnedPlane, Plane, SinusoidalPlane
 from allformer.config.queries import Queries
 from allformer.config.resnet import ResNet
+from allformer.config.sound import Sound, Spans
 from allformer.config.flow import Flow, Reversible
 from allformer.config.stack import Stack
 from allformer.config.head import (
@@ -48,6 +49,7 @@ from allformer.config.pixel_head import PixelHead
 from allformer.config.box_head import BoxHead, SetLoss
 from allformer.config.mask_heads import ClassMasks, LinearMasks, MaskHead, MaskLoss, QueryMasks
 from allformer.config.reading_head import ReadingHead
+from allformer.config.sound_head import SoundClassHead
 from allformer.config.teacher_head import TeacherHead
 from allformer.config.vector_head import Probe, VectorHead
 from allformer.config.adaptive import AdaptiveHead, AdaptiveTokens
@@ -131,9 +133,13 @@ __all__ = [
     "Several",
     "Sinusoidal",
     "SinusoidalPlane",
+    "Sound",
+    "SoundClassHead",
     "Source",
     "SpanHead",
+    "Spans",
     "Stack",
+    "StoredSinusoids",
     "TeacherHead",
     "TextAndPlane",
     "Tokens",

@@ -46,6 +46,7 @@ C = TypeVar(
     config.SetDecoder,
 )
 LAYERS = "layers"  # among hidden states: those after each layer, for heads that read them all
+ENTRIES = "entries"  # and what each layer reads, with the last states behind
 _SAME = {"sentence_order_label": "next_sentence_label"}  # ALBERT's name for the pair's label
 
 
@@ -216,10 +217,11 @@ class Model(nn.Module, Generic[C]):
                 raise ConfigError(
                     f"{prefix}{mine} has {rows} rows, but {first} {batch}; give as many"
                 )
-            mask = inputs.get("attention_mask")
+            own = () if stack.source.masked else ("attention_mask",)
+            mask = None if own else inputs.get("attention_mask")
             if mask is not None:
                 check_mask(mask, rows, width, f"{prefix}attention_mask")
-            rest = {key: x for key, x in inputs.items() if key != "attention_mask"}
+            rest = {key: x for key, x in inputs.items() if key in own or key != "attention_mask"}
             sides[name] = lay_out(
                 rest, mask, whole or not stack.source.per_token, f"{prefix}attention_mask",
                 (rows, width),
@@ -251,19 +253,28 @@ class Model(nn.Module, Generic[C]):
             stack = self.stack(name)
             x = stack.source(side, dtype)
             seen = self.watched(name)
+            entries = self.entered(name)
             out[name] = stack(
                 x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel,
-                inputs=side.inputs, head=self.head_of(name), seen=seen,
+                inputs=side.inputs, head=self.head_of(name), seen=seen, entered=entries,
                 front=front if i == len(sides) - 1 else None,
             )  # fmt: skip
             if seen is not None:
                 out[LAYERS] = torch.stack(seen)
+            if entries is not None:
+                entries.append(out[name])
+                out[ENTRIES] = torch.stack(entries)
             memory, across = out[name], side.layout
         return out
 
     def watched(self, name: str) -> list[Tensor] | None:
         """A list for the states after each layer, where the head reads them all."""
         reads = self.head is not None and self.head.reads_layers and self.training
+        return [] if reads and name == list(self.prefixes)[-1] else None
+
+    def entered(self, name: str) -> list[Tensor] | None:
+        """A list for what each layer reads, where the head reads it."""
+        reads = self.head is not None and self.head.reads_entries
         return [] if reads and name == list(self.prefixes)[-1] else None
 
     def head_of(self, name: str) -> config.Head | None:
@@ -297,7 +308,7 @@ class Model(nn.Module, Generic[C]):
         grid = layout.to_grid(hidden[name])
         given = next(iter(sides.values()))
         read = Hidden(hidden[name], layout, grid, given.ids, self.pooled(grid), given.inputs)
-        read = read._replace(layers=hidden.get(LAYERS))
+        read = read._replace(layers=hidden.get(LAYERS), entries=hidden.get(ENTRIES))
         out: dict[str, Tensor | None] = {"last_hidden_state": grid, "pooler_output": read.pooled}
         first = next(iter(sides))
         if first != name:
@@ -402,14 +413,14 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
 
     def encode(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         *,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
         **inputs: Any,
     ) -> Tensor:
-        """input_ids B S, and what else the encoder takes → memory B S dim (zeros at padding)."""
+        """input_ids B S, or what else the encoder takes → memory B S dim (zeros at padding)."""
         given = {"input_ids": input_ids, "attention_mask": attention_mask, **inputs}
         return self.states(dtype=dtype, kernel=kernel, **given)["encoder"]
 

@@ -74,6 +74,32 @@ class Sinusoidal(nn.Module):
         return make(rows).to(dtype)[positions]  # each row once, however often it is wanted
 
 
+@implements(config.StoredSinusoids)
+class StoredSinusoids(nn.Module):
+    """A table of sines and cosines that is stored beside the weights and not trained."""
+
+    first = 0
+    weight: Tensor  # P D
+
+    def __init__(self, position: config.StoredSinusoids, dim: int) -> None:
+        super().__init__()
+        self.config, self.dim = position, dim
+        self.register_buffer("weight", torch.empty(position.length, dim))
+
+    def reset_parameters(self) -> None:
+        """sin(pos / base^(i/(D/2−1))), then the cosines of the same."""
+        half = self.dim // 2
+        rates = torch.exp(torch.arange(half) * (-math.log(self.config.base) / (half - 1)))  # D/2
+        angle = torch.arange(self.config.length)[:, None] * rates
+        self.weight.copy_(torch.cat([angle.sin(), angle.cos()], dim=1))
+
+    def forward(self, positions: Tensor, bound: int | None, dtype: torch.dtype) -> Tensor:
+        """`positions` (any shape, each below `bound` if that is known) → their vectors."""
+        if bound is None or bound > self.config.length:
+            check_length(positions, bound, self.config.length, "StoredSinusoids.length")
+        return F.embedding(positions, self.weight).to(dtype)
+
+
 @implements(config.Learned)
 class Learned(nn.Module):
     """A trained vector for each position."""

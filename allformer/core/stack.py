@@ -124,6 +124,7 @@ class Stack(nn.Module):
         head: config.Head | None = None,
         relation: Relation | None = None,
         seen: list[Tensor] | None = None,
+        entered: list[Tensor] | None = None,
         front: int | None = None,
     ) -> Tensor:
         """Hidden states B T dim, or packed N dim, through all layers.
@@ -132,8 +133,9 @@ class Stack(nn.Module):
         keys and values needs `across` alone. `inputs`, in the layout, are for the mixers that take
         any (and position_ids for relative positions); `head` is what reads the states. `relation`
         is the model's, where it is not the stack's own; `seen` takes the states after each layer,
-        normed as the last ones are. `front`, of a grid: the states of each row's first tokens alone
-        are wanted, B front dim; then the last layer computes no others where its mixer can.
+        normed as the last ones are, `entered` what each layer reads. `front`, of a grid: the states
+        of each row's first tokens alone are wanted, B front dim; then the last layer computes no
+        others where its mixer can.
         """
         if cache is None and self.blank:
             return self._from_blank(x, layout, kernel, inputs)[:, :front]
@@ -165,6 +167,8 @@ class Stack(nn.Module):
                 h = None if h is None else h.masked_fill(zeros, 0.0)
             if state is not None:
                 state.own.see(x if h is None else x + before(h))
+            if entered is not None:
+                entered.append(x if h is None else x + before(h))
             memory_plan = None
             if layer.has_cross:
                 assert wide is not None, "this stack looks across: give it the other's layout"

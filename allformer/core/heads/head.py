@@ -28,6 +28,7 @@ class Hidden(NamedTuple):
     pooled: Tensor | None = None  # B dim
     inputs: Mapping[str, Any] = NOTHING  # of the first stack, as the caller gave them
     layers: Tensor | None = None  # L B T dim: the states after each layer, the last ones' too
+    entries: Tensor | None = None  # L+1 B T dim: what each layer reads, and the last states
 
     @property
     def keep(self) -> Tensor | None:
@@ -48,7 +49,7 @@ class Head(nn.Module):
     if it has none, it reads every column. `front`: of each row it reads so many of the first
     tokens and nothing else; None: more. `writes`: what it gives is text, so the decoder of an
     encoder-decoder reads what was written, not the input again. `reads_layers`: in training it
-    reads the states after each layer too.
+    reads the states after each layer too; `reads_entries`: it always reads what enters each layer.
     """
 
     gives: tuple[str, ...] = ("logits",)
@@ -58,6 +59,7 @@ class Head(nn.Module):
     front: int | None = None
     writes = False
     reads_layers = False
+    reads_entries = False
 
     def __init__(self, head: Any, stack: config.Stack, path: str, **given: Any) -> None:
         """`given` is for those who want it: `table`, the embedding of the stack below, and

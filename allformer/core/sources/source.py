@@ -22,6 +22,7 @@ class Source(nn.Module):
 
     takes: tuple[str, ...] = ()  # the inputs that it reads, by their names; the first alone is due
     per_token = True  # its inputs have an entry for each token, so that padding can be left out
+    masked = True  # an attention_mask has one too; else the source alone knows what it means
 
     def __init__(self, stack: config.Stack, path: str) -> None:
         super().__init__()
