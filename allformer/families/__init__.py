@@ -44,6 +44,7 @@ from allformer.families import (
     t5,
     transfo_xl,
     vit,
+    whisper,
     yolos,
 )
 from allformer.families.family import Family
@@ -54,6 +55,7 @@ _ALL = (
     bert, roberta, longformer, albert, big_bird, gpt2, llama, mistral, marian, bart, mbart, led,
     bigbird_pegasus, t5, mt5, transfo_xl, reformer, vit, deit, dinov2, dinov2_with_registers, clip,
     clip_text, clip_vision, siglip, imagegpt, yolos, detr, eomt,
+    whisper,
 )  # fmt: skip
 _FAMILIES = [
     *(family.FAMILY for family in _ALL),

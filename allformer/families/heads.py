@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from allformer.config import BoxHead, ClassHead, LMHead, MaskHead, SpanHead, TeacherHead
+from allformer.config import (
+    BoxHead,
+    ClassHead,
+    LMHead,
+    MaskHead,
+    SoundClassHead,
+    SpanHead,
+    TeacherHead,
+)
 from allformer.families import layer_map
 from allformer.families.fields import Fields
 from allformer.families.kinds import NUMBER
@@ -61,7 +69,7 @@ def write_decoder_head(head: Any) -> dict[str, Any]:
 
 def write_labels(head: Any) -> dict[str, Any]:
     """`id2label`, `label2id` and the problem of a head over classes."""
-    if not isinstance(head, BoxHead | ClassHead | MaskHead | TeacherHead):
+    if not isinstance(head, BoxHead | ClassHead | MaskHead | SoundClassHead | TeacherHead):
         return {}
     return {
         "id2label": {str(i): name for i, name in enumerate(head.labels)},
