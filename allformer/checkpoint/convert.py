@@ -5,6 +5,7 @@
     convert("runs/demo", "out", family="marian")         # what we trained → transformers' Marian
     convert("stories260K.bin", "out", tokenizer="tok512.bin")       # llama2.c → Hugging Face
     convert("ViT-B-32.safetensors", "out")               # OpenAI's CLIP → Hugging Face
+    convert("tiny.en.pt", "out")                         # OpenAI's Whisper → Hugging Face
     convert("roberta-base", "out", length=4096, mixer=Window(512, 512))   # → a Longformer
 
 `out/certificate.json` says what became of each key, which files these are (SHA-256), and how far
@@ -31,6 +32,7 @@ from allformer.checkpoint.llama2c import read_llama2c, read_pieces, write_senten
 from allformer.checkpoint.load import GENERATION, load, read_json
 from allformer.checkpoint.older_run import generation_of, own_tokenizer
 from allformer.checkpoint.openai_clip import read_openai_clip
+from allformer.checkpoint.openai_whisper import is_openai_whisper, read_openai_whisper
 from allformer.checkpoint.save import OWN, save, write_json
 from allformer.checkpoint.transfer import SHARD, own_state
 from allformer.checkpoint.verify import WIDTH, open_with_transformers, verify
@@ -112,7 +114,9 @@ def convert(
 
 
 def read_file(file: Path) -> AnyModel:
-    """The model of one file: OpenAI's CLIP as a state dict, or llama2.c's."""
+    """The model of one file: OpenAI's Whisper, its CLIP as a state dict, or llama2.c's."""
+    if is_openai_whisper(file):
+        return read_openai_whisper(file)
     return read_openai_clip(file) if file.suffix in STATE_DICTS else read_llama2c(file)
 
 

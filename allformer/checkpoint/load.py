@@ -22,6 +22,7 @@ from allformer.checkpoint.files import TensorFiles, open_tensors
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.older_run import older_generation
 from allformer.checkpoint.openai_clip import is_open_clip, read_openai_clip
+from allformer.checkpoint.openai_whisper import is_openai_whisper, read_openai_whisper
 from allformer.checkpoint.transfer import load_weights, own_map, own_names
 from allformer.config import Codec, Model, from_dict
 from allformer.core.model import AnyModel, build
@@ -50,7 +51,10 @@ def load(
     Weights keep the dtype of their file unless `dtype` is given, and go straight to `device`
     ("meta": shapes alone, every key checked). `architecture` takes another head than config.json
     names, e.g. "BertModel" for the bare model. `ignore` names fields of config.json to overlook.
+    OpenAI's files of Whisper are read as they are: `load("tiny.en.pt")`.
     """
+    if is_openai_whisper(Path(path)):
+        return read_openai_whisper(path, device=device, dtype=dtype)
     directory = find_checkpoint(path)
     if is_open_clip(directory):
         return read_openai_clip(directory, device=device, dtype=dtype)

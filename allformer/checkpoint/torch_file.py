@@ -11,6 +11,7 @@ import pickle
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +23,13 @@ from allformer.errors import CheckpointError
 WAY_OUT = "save it as safetensors where you trust it (transformers' save_pretrained)"
 
 
-def open_torch_file(path: Path) -> list[Stored]:
-    """Name, shape, dtype and place of each tensor of a .bin; the tensors are not read."""
-    tensors = _load(path)
+def open_torch_file(path: Path, inside: str | None = None) -> list[Stored]:
+    """Name, shape, dtype and place of each tensor of a .bin; the tensors are not read.
+
+    `inside`: of those that the file holds under this name, beside other things.
+    """
+    found = read_torch_file(path)
+    tensors = _plain(path, found if inside is None else found.get(inside))
     try:
         places = _places(path, tensors)
     except Exception as error:  # so can a damaged zip
@@ -47,7 +52,8 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"{path} is damaged or cut off ({said}); download it again")
 
 
-def _load(path: Path) -> dict[str, Tensor]:
+def read_torch_file(path: Path) -> dict[Any, Any]:
+    """Whatever a file holds by name; its tensors are mapped, not read."""
     try:
         with open(path, "rb") as file:
             start = file.read(len(LFS))
@@ -73,10 +79,20 @@ def _load(path: Path) -> dict[str, Tensor]:
         ) from None
     except Exception as error:  # a damaged pickle can raise anything
         raise _damaged(path, error) from None
+    return _dict(path, found)
+
+
+def _dict(path: Path, found: object) -> dict[Any, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(
             f"{path} holds a {type(found).__name__}, not tensors by name; save a state_dict"
         )
+    return found
+
+
+def _plain(path: Path, found: object) -> dict[str, Tensor]:
+    """Tensors by name, and nothing else."""
+    found = _dict(path, found)
     odd = [repr(n)[:80] for n, x in found.items() if not (isinstance(n, str) and _is_plain(x))]
     if odd:
         raise CheckpointError(
