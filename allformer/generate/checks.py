@@ -33,6 +33,14 @@ def _biases(value: Any) -> bool:
     )  # fmt: skip
 
 
+def _forced(value: Any) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and _whole(pair[0]) and pair[0] > 0
+        and (pair[1] is None or (_whole(pair[1]) and pair[1] >= 0))
+        for pair in value
+    )  # fmt: skip
+
+
 def _texts(value: Any) -> bool:
     every = (value,) if isinstance(value, str) else value
     return isinstance(every, tuple) and bool(every) and all(isinstance(t, str) and t for t in every)
@@ -99,6 +107,10 @@ _RULES = (
         "forced_bos_token_id",
     ),
     _Rule(
+        _forced, "must pair a length with the id that stands there", "try [[1, 50362]]",
+        "forced_decoder_ids",
+    ),
+    _Rule(
         lambda v: _whole(v) or (isinstance(v, tuple) and bool(v) and all(map(_whole, v))),
         "must be a token's id or a list of them", "correct its value",
         "eos_token_id", "forced_eos_token_id", "decoder_start_token_id",
@@ -138,9 +150,11 @@ def check_fields(owner: Any) -> None:
 
 def _check_forced(owner: Any) -> None:
     """A token that is forced and forbidden would leave nothing to say."""
-    for name in ("forced_bos_token_id", "forced_eos_token_id"):
-        forced = as_tuple(getattr(owner, name))
-        if forced and set(forced) <= set(owner.suppress_tokens or ()):
+    never = set(owner.suppress_tokens or ())
+    steps = [("forced_decoder_ids", (i,)) for _, i in owner.forced_decoder_ids or ()]
+    ends = ("forced_bos_token_id", "forced_eos_token_id")
+    for name, forced in [*((name, as_tuple(getattr(owner, name))) for name in ends), *steps]:
+        if forced and set(forced) <= never:
             raise ConfigError(
                 f"{name}={getattr(owner, name)} is also in suppress_tokens, so nothing could be "
                 f"said; take it out of one of them"

@@ -22,7 +22,7 @@ from allformer.generate.checks import as_tuple, check_together
 from allformer.generate.decode import decode
 from allformer.generate.options import DEFAULTS, GenerationConfig, settle
 from allformer.generate.processors import make_processors
-from allformer.generate.prompt import decoder_prompt, new_tokens, read_prompt
+from allformer.generate.prompt import decoder_prompt, new_tokens, read_other, read_prompt
 from allformer.generate.request import Draw, Generated, Request, Streamer
 from allformer.generate.stepper import padding_columns, stepper_for
 from allformer.generate.stop import Stop
@@ -56,10 +56,11 @@ def generate(
     model's own (`model.provenance.generation`, if there is one). A decoder's prompts are padded on
     the left. `stop_strings` needs `tokenizer`. `limits` has for each row how many tokens it may
     get, where that is less than `max_new_tokens`. `dtype` is what is computed in. What an encoder's
-    mixers take (`global_attention_mask`) may be given too.
+    mixers take (`global_attention_mask`) may be given too, and what it reads in place of tokens
+    (`input_features`).
     """
     stepper = stepper_for(model, dtype)
-    inputs = _of_mixers(model, options)
+    inputs = _of_encoder(model, options)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
     if not isinstance(generation, GenerationConfig | None):
         raise ConfigError(
@@ -74,7 +75,10 @@ def generate(
         raise ConfigError(f"a streamer cannot follow num_beams={beams}; set num_beams=1")
     _check_generator(generator, model.device)
     with torch.inference_mode():
-        source, mask = read_prompt(model, input_ids, attention_mask, g)
+        if isinstance(model, EncoderDecoderModel) and not model.config.encoder.source.vocab:
+            source, mask = read_other(model, input_ids, attention_mask, inputs)
+        else:
+            source, mask = read_prompt(model, input_ids, attention_mask, g)
         ids = source
         if isinstance(model, EncoderDecoderModel):
             ids = decoder_prompt(model, len(source), decoder_input_ids, g)
@@ -94,11 +98,12 @@ def generate(
     return _plain(found, g)
 
 
-def _of_mixers(model: Any, options: dict[str, Any]) -> dict[str, Tensor]:
-    """Inputs of an encoder's mixers, taken out of the options."""
+def _of_encoder(model: Any, options: dict[str, Any]) -> dict[str, Tensor]:
+    """Inputs of an encoder's mixers, and of one that reads no tokens, taken out of the options."""
     if not isinstance(model, EncoderDecoderModel):
         return {}
-    own = set(model.encoder.takes) - set(model.encoder.source.takes)
+    tokens = model.config.encoder.source.vocab
+    own = set(model.encoder.takes) - set(model.encoder.source.takes if tokens else ())
     return {name: options.pop(name) for name in own & options.keys()}
 
 

@@ -70,6 +70,7 @@ class GenerationConfig:
     suppress_tokens: tuple[int, ...] | None = None
     begin_suppress_tokens: tuple[int, ...] | None = None
     forced_bos_token_id: int | None = None
+    forced_decoder_ids: tuple[tuple[int, int | None], ...] | None = None  # (length so far, id), …
     forced_eos_token_id: int | tuple[int, ...] | None = None
     exponential_decay_length_penalty: tuple[int, float] | None = None
     remove_invalid_values: bool | None = None

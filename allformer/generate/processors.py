@@ -58,6 +58,9 @@ def make_processors(
             out.append(suppress(at(eos), partial(operator.gt, least)))
     if g.forced_bos_token_id is not None:
         out.append(force(at([g.forced_bos_token_id], "forced_bos_token_id"), 1))
+    for length, token in g.forced_decoder_ids or ():
+        if token is not None:  # None: whichever is likeliest, of a language that is not told
+            out.append(force(at([token], "forced_decoder_ids"), length))
     if g.forced_eos_token_id is not None:
         ends = as_tuple(g.forced_eos_token_id)
         out.append(force(at(ends, "forced_eos_token_id"), longest - 1))
@@ -69,8 +72,9 @@ def make_processors(
     if g.suppress_tokens:
         out.append(suppress(at(g.suppress_tokens), lambda length: True))
     if g.begin_suppress_tokens:
-        # The first token that is free: after a forced first one it is the second.
+        # The first token that is free: after forced ones it is the one behind them.
         begin = prompt + (prompt <= 1 and g.forced_bos_token_id is not None)
+        begin = max([begin, *(length + 1 for length, _ in g.forced_decoder_ids or ())])
         out.append(suppress(at(g.begin_suppress_tokens), lambda length: length == begin))
     return out
 

@@ -50,6 +50,29 @@ def read_prompt(
     return ids, mask
 
 
+def read_other(
+    model: EncoderDecoderModel,
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    inputs: dict[str, Tensor],
+) -> tuple[Tensor, Tensor | None]:
+    """What an encoder reads that knows no tokens, moved to its device and checked; gives rows of
+    no ids, which stand for the source, and the mask, if it is one of what the decoder looks at."""
+    names = ", ".join(model.encoder.source.takes)
+    if input_ids is not None:
+        raise ConfigError(
+            f"input_ids={_shape(input_ids)}, but the encoder reads {names}; give "
+            f"decoder_input_ids for what the text begins with"
+        )
+    for name, x in inputs.items():
+        inputs[name] = x.to(model.device) if isinstance(x, Tensor) else x
+    mask = None if attention_mask is None else attention_mask.to(model.device)
+    told = {} if mask is None else {"attention_mask": mask}
+    rows, _ = model.encoder.check({**inputs, **told})
+    ids = torch.empty(rows, 0, dtype=torch.long, device=model.device)
+    return ids, mask if model.encoder.source.masked else None
+
+
 def trained_length(stack: Stack) -> int | None:
     """How many tokens a stack was trained for, where its config tells and nothing enforces it."""
     places = (stack.position, stack.relative)

@@ -33,7 +33,6 @@ REFUSED: dict[str, Refused] = {
     "dola_layers": _never("leave it out"),
     "constraints": _never(_FORCED),
     "force_words_ids": _never(_FORCED),
-    "forced_decoder_ids": _never("leave it out, or give the first tokens as decoder_input_ids"),
     "guidance_scale": _unless("leave it out, or set it to 1", 1),
     "watermarking_config": _never("leave it out"),
     "token_healing": _unless("leave it out, or cut the last token off the prompt", False),

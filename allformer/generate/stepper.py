@@ -60,7 +60,8 @@ class Stepper(Protocol):
     def open(
         self, input_ids: Tensor, mask: Tensor | None, use_cache: bool = True, **inputs: Any
     ) -> State:
-        """The state before anything is read; `inputs` are those of the encoder's mixers."""
+        """The state before anything is read; `inputs` are those of the encoder's mixers, or what
+        it reads in place of `input_ids`."""
 
     def prefill(self, ids: Tensor, state: State) -> Tensor:
         """Read the prompt (rows L): the logits of what follows (rows V), in at least fp32."""
@@ -80,7 +81,8 @@ class EncoderDecoderStepper:
     ) -> State:
         """Encode; a mask that keeps everything is none."""
         mask = _some(mask)
-        memory = self.model.encode(input_ids, mask, dtype=self.dtype, **inputs)
+        ids = input_ids if self.model.config.encoder.source.vocab else None
+        memory = self.model.encode(ids, mask, dtype=self.dtype, **inputs)
         return State(self.model.new_cache() if use_cache else None, mask, memory)
 
     def prefill(self, ids: Tensor, state: State) -> Tensor:
@@ -134,7 +136,10 @@ class DecoderStepper:
 def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:
     """The stepper of a model; one that cannot generate is refused."""
     if isinstance(model, Model):
-        for name, stack in model.config.stacks.items():
+        stacks = model.config.stacks
+        if isinstance(model, EncoderDecoderModel):  # its encoder may read anything
+            stacks = {"decoder": model.config.decoder}
+        for name, stack in stacks.items():
             if not stack.source.vocab:
                 raise ConfigError(
                     f"{type(model).__name__} cannot generate from ids: its {name} has the source "
