@@ -17,7 +17,7 @@ from allformer.text.families import Family
 from allformer.text.marian import MarianPipeline
 from allformer.text.settings import SPECIAL_NAMES, Settings
 from allformer.text.sidecar import Sidecar, Token
-from allformer.text.special_tokens import around_language, special
+from allformer.text.special_tokens import around_language, special, template
 from allformer.text.vocabulary import Names
 from allformer.text.wrapper import Tokenizer
 
@@ -84,6 +84,8 @@ def put_around(
     if family is not None and family.language_at:
         code = options.get("src_lang") or "en_XX"
         inner.post_processor = around_language(inner, family.language_at, code, ids["eos"][0])
+    elif family is not None and family.before is not None:
+        inner.post_processor = template(family.before(inner, options), (), (ids["eos"],), 1)
     elif family is not None and family.around is not None:
         if family.around_wins or inner.post_processor is None:
             inner.post_processor = family.around(ids, options)

@@ -19,6 +19,7 @@ from allformer.text.settings import FAST
 from allformer.text.sidecar import Token
 from allformer.text.special_tokens import Special, template
 from allformer.text.vocabulary import LANGUAGES, LANGUAGES_50, Names, Options, Vocabulary, extra_ids
+from allformer.text.whisper import END, before_text
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Family:
     token_types: bool = False
     padding_side: str = "right"
     language_at: str = ""
+    # What stands before each text, if more than the named tokens; the end stands behind it.
+    before: Callable[[tokenizers.Tokenizer, Options], tuple[Special, ...]] | None = None
     max_length: int | None = None  # unless the checkpoint says otherwise
     saved_as: str = ""  # the class that opens our tokenizer.json, where its own cannot
 
@@ -116,6 +119,11 @@ FAMILIES = {  # by transformers' name of the class
          "pad": "<|endoftext|>"},
         steps.clip, _clip_around,
     ),
+    "WhisperTokenizer": Family(
+        "BPE", _BPE_FILES,
+        dict.fromkeys(("bos", "eos", "unk"), AddedToken(END, normalized=False, special=True)),
+        steps.byte_bpe, before=before_text,
+    ),
     "LlamaTokenizer": Family(
         "BPE", ("tokenizer.model",), {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}, steps.llama,
         padding_side="left",
@@ -166,5 +174,5 @@ BY_MODEL_TYPE = {  # config.json's model_type, where nothing names a class
     "mbart50": "MBart50Tokenizer", "marian": "MarianTokenizer", "longformer": "RobertaTokenizer",
     "led": "RobertaTokenizer", "big_bird": "BigBirdTokenizer", "clip": "CLIPTokenizer",
     "clip_text_model": "CLIPTokenizer", "siglip": "SiglipTokenizer",
-    "siglip_text_model": "SiglipTokenizer",
+    "siglip_text_model": "SiglipTokenizer", "whisper": "WhisperTokenizer",
 }  # fmt: skip
