@@ -21,8 +21,11 @@ TOP = 8_000.0  # Hz: where the last filter ends
 FLOOR = 1e-10  # the least power
 DECADES = 8.0  # of power below the loudest: what is quieter is raised to there
 
-# Frames in one pass: what they take stays in a core's cache; a GPU is filled instead.
-_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
+# Frames in one pass. What they take stays in a core's cache; several threads wait for each other
+# at the end of every operation, which is dear where cores are busy, so that they get more; a GPU is
+# filled.
+_AT_ONCE = 2048
+_AT_ONCE_MORE = 65_536
 
 
 def log_mel(
@@ -44,8 +47,9 @@ def log_mel(
     Each row has its own loudest bin. `padding` zeros follow the sound. It is computed where the
     wave lies, in fp32 (of fp64 in fp64), and has no gradient.
     """
-    power = mel_power(centred(wave, padding, size), bins, rate=rate, size=size, hop=hop, top=top)
-    logs = power.log10_()
+    frames = (wave.shape[-1] + padding) // hop  # the last is left out: 30 s are 3000
+    wave = centred(wave, padding, size)[..., : (frames - 1) * hop + size]
+    logs = mel_power(wave, bins, rate=rate, size=size, hop=hop, top=top).log10_()
     return scaled(logs, logs.amax((-2, -1), keepdim=True))
 
 
@@ -80,23 +84,27 @@ def mel_power(
     hop: int = HOP,
     top: float = TOP,
 ) -> Tensor:
-    """(… S) → (… M N): the power in each bin of the frames in a wave that is `centred` already.
-
-    The last frame is left out, as Whisper does: 30 s are 3000 frames.
-    """
-    framed = wave.unfold(-1, size, hop)[..., :-1, :]  # … N size, a view
+    """(… S) → (… M N): the power in each bin of the frames in a wave that is `centred` already."""
+    framed = wave.unfold(-1, size, hop)  # … N size, a view
     window = _window(size, wave.device, wave.dtype)
     filters = _filters(bins, rate, size, top, wave.device, wave.dtype).T
     count = framed.shape[-2]
     out = wave.new_empty(*wave.shape[:-1], bins, count)
     rows = max(1, math.prod(wave.shape[:-1]))
-    step = max(1, _AT_ONCE.get(wave.device.type, 1024) // rows)
+    step = max(1, _at_once(wave.device) // rows)
     for first in range(0, count, step):
         wide = torch.view_as_real(torch.fft.rfft(framed[..., first : first + step, :] * window))
         real, imaginary = wide.unbind(-1)  # … N F
         power = torch.addcmul(real * real, imaginary, imaginary)
         out[..., first : first + step] = (power @ filters).transpose(-1, -2)
     return out.clamp_(min=FLOOR)
+
+
+def _at_once(device: torch.device) -> int:
+    threads = torch.get_num_threads()
+    if device.type != "cpu":
+        return _AT_ONCE_MORE
+    return _AT_ONCE if threads == 1 else 4 * _AT_ONCE * threads
 
 
 def mel_filters(bins: int = 80, *, rate: int = RATE, size: int = SIZE, top: float = TOP) -> Tensor:
