@@ -6,9 +6,9 @@
     transcriber.transcript
 
 The next window begins where the last whole segment ended, and is decoded after the text so far. A
-recording is never held: `sound.window(first, count)` gives the frames that are asked for.
+recording is never held: `sound[first:last]` gives the frames that are asked for.
 
-Legend: M mel bins.
+Legend: M mel bins, N frames.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Sound(Protocol):
 
     frames: int  # 10 ms each
 
-    def window(self, first: int, count: int) -> Tensor:
-        """Frames, M count; behind the end there is silence."""
+    def __getitem__(self, at: slice) -> Tensor:
+        """Frames, M N; behind the last one there are 30 s of silence."""
 
 
 # Gives segments with the times of their words, and their own times refined by those; told the
@@ -91,13 +91,13 @@ class Transcriber:
             return vocabulary.language(options.language)
         if not vocabulary.multilingual:
             return "en"
-        memory = self.listener.encode(self.sound.window(0, FRAMES)[None])
+        memory = self.listener.encode(self.sound[0:FRAMES][None])
         [chances] = detect_language(self.listener, memory)
         return max(chances, key=chances.__getitem__)
 
     def _next(self, size: int) -> tuple[Segment, ...]:
         """The segments of the window at `seek`, which moves on."""
-        mel = F.pad(self.sound.window(self.seek, size), (0, FRAMES - size))
+        mel = F.pad(self.sound[self.seek : self.seek + size], (0, FRAMES - size))
         window = Window(self.listener.encode(mel[None]), self.seek, size)
         decoded = decode_with_fallback(
             self.listener, window.memory, self.options, self._prompt(), self.generator

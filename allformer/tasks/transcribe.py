@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from allformer.errors import DataError
 from allformer.sound.mel import RATE
 from allformer.sound.read import blocks
-from allformer.speech.frames import Frames
+from allformer.sound.spectrogram import Spectrogram
 from allformer.speech.options import TranscribeOptions
 from allformer.speech.result import Segment, Transcript
 from allformer.speech.windows import Transcriber, WordTimes
@@ -57,7 +57,7 @@ def _one(
     words: WordTimes | None = None,
 ) -> Transcript:
     """One recording, window by window."""
-    sound = frames_of(audio, pipeline)
+    sound = spectrogram(audio, pipeline.bins)
     transcriber = Transcriber(pipeline.listener, sound, options, words)
     for segments in transcriber:
         if heard is not None:
@@ -68,16 +68,13 @@ def _one(
     return transcriber.transcript
 
 
-def frames_of(audio: Audio, pipeline: SpeechPipeline) -> Frames:
-    """The log-mel frames of a recording, for this model; `transcribe` asks for windows of them."""
+def spectrogram(audio: Audio, bins: int) -> Spectrogram:
+    """The log-mel frames of a recording, which lie on disk if it is long."""
     if isinstance(audio, str | Path | bytes):
-        return Frames(lambda: blocks(audio), pipeline.bins, device=pipeline.model.device)
+        return Spectrogram(blocks(audio), bins)
     samples = _samples(audio)
-
-    def pieces() -> Iterable[Tensor]:
-        return (samples[i : i + PIECE] for i in range(0, len(samples), PIECE))
-
-    return Frames(pieces, pipeline.bins, device=pipeline.model.device)
+    pieces = (samples[i : i + PIECE] for i in range(0, len(samples), PIECE))
+    return Spectrogram(pieces, bins)
 
 
 def _samples(audio: Any) -> Tensor:
