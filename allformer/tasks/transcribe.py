@@ -44,19 +44,22 @@ def transcribe(
     asked = TranscribeOptions(**options)
     pipeline = as_speech(model)
     if isinstance(audio, list | tuple):
-        return [_one(pipeline, one, asked, progress, heard) for one in audio]
-    return _one(pipeline, audio, asked, progress, heard)
+        return [
+            transcribe_one(pipeline, one, asked, progress=progress, heard=heard) for one in audio
+        ]
+    return transcribe_one(pipeline, audio, asked, progress=progress, heard=heard)
 
 
-def _one(
+def transcribe_one(
     pipeline: SpeechPipeline,
     audio: Audio,
     options: TranscribeOptions,
+    *,
     progress: Callable[[float, float], None] | None = None,
     heard: Callable[[Segment], None] | None = None,
     words: WordTimes | None = None,
 ) -> Transcript:
-    """One recording, window by window."""
+    """One recording, window by window; `words` gives the words of segments their times."""
     sound = spectrogram(audio, pipeline.bins)
     transcriber = Transcriber(pipeline.listener, sound, options, words)
     for segments in transcriber:
