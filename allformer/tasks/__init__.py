@@ -45,8 +45,8 @@ Kit, open_kit = Pipeline, open_pipeline
 __all__ = [
     "Answer", "Detected", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Match",
     "Pipeline", "Segment", "Segmentation", "SpeechPipeline", "Stream", "answer", "classify",
-    "classify_image", "detect", "draw", "embed", "embed_image", "fill", "generate", "image_similarity",
-    "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline", "open_speech",
-    "search_images", "search_texts", "segment", "similarity", "summarise", "tag", "transcribe",
-    "translate",
+    "classify_image", "detect", "draw", "embed", "embed_image", "fill", "generate",
+    "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
+    "open_speech", "search_images", "search_texts", "segment", "similarity", "summarise", "tag",
+    "transcribe", "translate",
 ]  # fmt: skip
