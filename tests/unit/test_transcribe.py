@@ -165,17 +165,10 @@ def test_a_file_that_is_no_recording_is_named(name: str, tmp_path: Path, pipelin
         transcribe(file, pipeline)
 
 
-def test_a_file_that_is_cut_off_is_heard_up_to_there_or_named(
-    tmp_path: Path, pipeline: Any
-) -> None:
+def test_a_wave_that_is_cut_off_is_heard_up_to_there(tmp_path: Path, pipeline: Any) -> None:
     file = save_wave(tmp_path / "talk.wav", tone(3.0))
     file.write_bytes(file.read_bytes()[:30_000])
-    try:
-        found = transcribe(file, pipeline, temperature=0.0, sample_len=4)
-    except DataError as error:
-        assert "talk.wav" in str(error)
-    else:
-        assert 0 < found.duration < 1.0
+    assert transcribe(file, pipeline, temperature=0.0, sample_len=4).duration == 0.93
 
 
 @pytest.mark.parametrize(
