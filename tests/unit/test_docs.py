@@ -118,9 +118,32 @@ def test_the_python_of_the_page_on_images_runs_and_is_the_same_in_both_languages
         assert english == chinese
 
 
+AUDIO = [f"docs/audio{end}" for end in ENDS]
+
+
+def test_the_page_on_sound_has_the_same_code_in_both_languages():
+    for language in ("python", "sh"):
+        english, chinese = ([*map(without_words, blocks(page, language))] for page in AUDIO)
+        assert english == chinese
+
+
+@pytest.mark.slow
+def test_the_models_of_the_page_on_sound_are_built_as_shown(capsys):
+    names: dict[str, object] = {}
+    for code in blocks(AUDIO[0], "python")[:2]:
+        exec(compile(code, AUDIO[0], "exec"), names)
+        said = capsys.readouterr().out
+        for shown in re.findall(r"  # (torch\.Size\(.*\))$", code, re.MULTILINE):
+            assert shown in said
+
+
 SHELL = [
     *READMES,
-    *(f"docs/{name}{end}" for name in ("training", "tasks", "long", "vision") for end in ENDS),
+    *(
+        f"docs/{name}{end}"
+        for name in ("training", "tasks", "long", "vision", "audio")
+        for end in ENDS
+    ),
 ]
 
 
@@ -203,6 +226,7 @@ def test_every_objective_is_explained_with_all_that_can_be_set(page):
         "docs/long",
         "docs/design",
         "docs/vision",
+        "docs/audio",
         "docs/lessons/README",
     ],
 )
