@@ -84,7 +84,7 @@ class Attention(nn.Module):
             extra = Extra(relation, self.relative)
         context = self.mixer(parts, plan, own, extra)
         if self.cross and state is not None and len(context) != len(x):
-            context = context.view(*x.shape[:-1], -1)  # from rows that share a source
+            context = context.reshape(*x.shape[:-1], -1)  # from rows that share a source
         return tap(self, "output", self.out(tap(self, "context", context)))
 
     @property

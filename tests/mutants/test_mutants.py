@@ -26,6 +26,7 @@ from tests.mutants import (
     mutants,
     reformer,
     segments,
+    speech,
     states,
 )
 from tests.mutants.mutants import Mutant
@@ -39,6 +40,7 @@ ROOMS = (
     detection,
     drawing,
     masks,
+    speech,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

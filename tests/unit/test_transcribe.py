@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 import allformer as af
 from allformer.cli.main import app
-from allformer.core.layout import Grid
 from allformer.errors import AllformerError, ConfigError, DataError, TaskError
 from allformer.families import FAMILIES
 from allformer.speech.fallback import is_bad, is_silence
@@ -31,6 +30,11 @@ from allformer.tasks.transcribe import spectrogram, transcribe
 from allformer.text.whisper import special_tokens
 
 SPECIAL = special_tokens(2)
+SMALL = {
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+    "max_target_positions": 40,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +50,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inner.add_special_tokens(SPECIAL)
     size, end = inner.get_vocab_size(), inner.token_to_id(SPECIAL[0])
     ids = dict.fromkeys(("pad", "bos", "eos"), end)
-    fields = {
-        "vocab_size": size, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
-        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
-        "decoder_ffn_dim": 32, "max_target_positions": 40, "decoder_start_token_id": end + 1,
-        **{f"{name}_token_id": i for name, i in ids.items()},
-    }  # fmt: skip
+    tokens = {f"{name}_token_id": i for name, i in ids.items()}
+    fields = {**SMALL, "vocab_size": size, "decoder_start_token_id": end + 1, **tokens}
     family = FAMILIES["whisper"]
     af.save(af.build(family.make(fields), seed=0), folder, family="whisper")
     inner.save(str(folder / "tokenizer.json"))
@@ -107,32 +107,32 @@ def test_what_is_drawn_depends_on_the_seed_alone(pipeline: Any) -> None:
     assert one.segments[0].tokens != other.segments[0].tokens
 
 
-def test_beams_share_the_keys_of_their_window(pipeline: Any) -> None:
+def check_shared_source() -> None:
     """Rows with one source ask side by side: the same as with a copy of its keys for each."""
-    model = pipeline.model
-    memory = torch.randn(2, 9, 16)
-    ids = torch.randint(0, 200, (2, 3))
-    each = torch.arange(2).repeat_interleave(3)
-    new = torch.randint(0, 200, (6, 1))
+    sizes = {**SMALL, "vocab_size": 200, "decoder_start_token_id": 1}
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+    model = af.build(FAMILIES["whisper"].make({**sizes, **ids}), seed=0).eval()
+    memory, each = torch.randn(2, 9, 16), torch.arange(2).repeat_interleave(3)
     caches = [model.new_cache(), model.new_cache()]
-    for cache, copied in zip(caches, (False, True), strict=True):
-        model.step(ids, cache, memory)
-        cache.select(each, cross=copied)
-    assert len(caches[0][0].cross[0]) == 2
-    shared, copied = (model.step(new, cache) for cache in caches)
-    assert torch.allclose(shared, copied, atol=1e-6)
-    # Several new tokens of each, with padding in the sources.
-    keep = torch.ones(2, 9).index_fill(1, torch.tensor([8]), 0).bool()
-    wide = torch.randint(0, 200, (6, 4))
+    ids, new, wide = (torch.randint(0, 200, shape) for shape in ((2, 3), (6, 1), (6, 4)))
     with torch.no_grad():
-        rows = [
-            model.decoder(
-                model.decoder.source.embedding(wide, None), cache.grid(6, 4, None), cache=cache,
-                across=Grid(len(mask), 9, mask),
-            )
-            for cache, mask in zip(caches, (keep, keep[each]), strict=True)
-        ]  # fmt: skip
-    assert torch.allclose(*rows, atol=1e-6)
+        for cache, copied in zip(caches, (False, True), strict=True):
+            model.step(ids, cache, memory)
+            cache.select(each, cross=copied)
+        assert len(caches[0][0].cross[0]) == 2
+        for tokens in (new, wide):  # one token of each row, and several
+            shared, copied = (model.step(tokens, cache) for cache in caches)
+            assert torch.allclose(shared, copied, atol=1e-6)
+        keep = torch.arange(9) < torch.tensor([[9], [6]])  # padding in the sources
+        padded = (keep, keep[each])
+        shared, copied = (
+            model.step(new, cache, None, mask) for cache, mask in zip(caches, padded, strict=True)
+        )
+        assert torch.allclose(shared, copied, atol=1e-6)
+
+
+def test_beams_share_the_keys_of_their_window() -> None:
+    check_shared_source()
 
 
 # ---------------------------------------------------------------- recordings that are none
