@@ -7,6 +7,7 @@ words, texts drawn at a high temperature; words get times that are made up.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +18,9 @@ from torch import Tensor
 
 from allformer.sound.spectrogram import Spectrogram
 from allformer.speech import windows
+from allformer.speech.formats import written
 from allformer.speech.options import DecodingOptions, TranscribeOptions
-from allformer.speech.result import Decoded, Segment, Word
+from allformer.speech.result import Decoded, Segment, Transcript, Word
 from allformer.speech.rules import Rules, Trail
 from allformer.speech.search import Beams, best_text
 from allformer.speech.vocabulary import Vocabulary
@@ -304,3 +306,25 @@ def _ours(
     for _ in transcriber:
         pass
     return transcriber.transcript.to_dict(), script.told
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("worded", [False, True], ids=["segments", "words"])
+@pytest.mark.parametrize("format", ["txt", "srt", "vtt", "tsv"])
+def test_files_are_the_same_byte_for_byte(
+    format: str, worded: bool, whisper: Any, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(0)
+    segments = []
+    for number in range(6):
+        start, end = number * 800.123456, number * 800.123456 + 3.0005
+        words = tuple(Word(**{**word, "end": end}) for word in made_up(random, start, end))
+        text = f" so\tis --> it, {number}." if number % 3 else ""
+        own = words if worded else None
+        segments.append(Segment(number, 0, start, end, text, (), 0.0, 0.0, 0.0, 0.0, own))
+    talk = Transcript("", tuple(segments), "en")
+    writer = whisper.utils.get_writer(format, str(tmp_path))
+    writer(talk.to_dict(), "talk.wav")
+    assert written(talk, format) == (tmp_path / f"talk.{format}").read_text(encoding="utf-8")
