@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from allformer.tasks.image_text import image_similarity
     from allformer.tasks.pipeline import open_pipeline
     from allformer.tasks.segment import segment
+    from allformer.tasks.speech_pipeline import open_speech
     from allformer.tasks.tag import tag
     from allformer.tasks.texts import summarise, translate
+    from allformer.tasks.transcribe import transcribe
 
     open_kit = open_pipeline
 
@@ -63,8 +65,8 @@ _LATER = {
     **dict.fromkeys(
         ("answer", "classify", "classify_image", "detect", "draw", "embed", "embed_image", "fill",
          "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
-         "search_images", "search_texts", "segment", "similarity", "summarise", "tag",
-         "translate"),
+         "open_speech", "search_images", "search_texts", "segment", "similarity", "summarise",
+         "tag", "transcribe", "translate"),
         "allformer.tasks",
     ),
 }  # fmt: skip
@@ -109,6 +111,7 @@ __all__ = [
     "open_image_pipeline",
     "open_kit",
     "open_pipeline",
+    "open_speech",
     "preset",
     "presets",
     "save",
@@ -119,5 +122,6 @@ __all__ = [
     "summarise",
     "tag",
     "trace",
+    "transcribe",
     "translate",
 ]

@@ -23,6 +23,7 @@ from allformer.cli.replay import REPLAY, replay
 from allformer.cli.report import REPORT, report
 from allformer.cli.reproduce import REPRODUCE, reproduce
 from allformer.cli.segment import SEGMENT, segment
+from allformer.cli.transcribe import TRANSCRIBE, transcribe
 from allformer.errors import AllformerError
 from allformer.version import __version__
 
@@ -197,6 +198,7 @@ app.command(epilog=vectors.EMBED)(vectors.embed)
 app.command(epilog=vectors.SIMILARITY)(vectors.similarity)
 app.command(name="classify-image", epilog=images.CLASSIFY)(images.classify_image)
 app.command(epilog=DETECT)(detect)
+app.command(epilog=TRANSCRIBE)(transcribe)
 app.command(name="embed-image", epilog=images.EMBED)(images.embed_image)
 app.command(epilog=DRAW)(draw)
 app.command(epilog=SEGMENT)(segment)

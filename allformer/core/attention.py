@@ -83,6 +83,8 @@ class Attention(nn.Module):
         if relation.adds and type(relation).scores is not Relation.scores:
             extra = Extra(relation, self.relative)
         context = self.mixer(parts, plan, own, extra)
+        if self.cross and state is not None and len(context) != len(x):
+            context = context.reshape(*x.shape[:-1], -1)  # from rows that share a source
         return tap(self, "output", self.out(tap(self, "context", context)))
 
     @property
@@ -163,6 +165,10 @@ class Attention(nn.Module):
             k, v = self.memory.cut(self.mixer.put(both, plan, key=True))
             if state is not None:
                 state.cross = (k, v)
+        if state is not None and len(k) < len(q):
+            # Several rows have one source (beams of it): they ask side by side, as more queries of
+            # one row, and the source's keys and values are read once for all of them.
+            q = q.reshape(len(k), -1, q.shape[-1])
         return {"q": q, "k": k, "v": v}
 
     def _turn(self, fused: Tensor, relation: Relation) -> Tensor:

@@ -33,17 +33,20 @@ from allformer.tasks.result import (
     Segmentation,
 )
 from allformer.tasks.segment import segment
+from allformer.tasks.speech_pipeline import SpeechPipeline, open_speech
 from allformer.tasks.stream import Stream
 from allformer.tasks.tag import tag
 from allformer.tasks.texts import generate, summarise, translate
+from allformer.tasks.transcribe import transcribe
 
 # The older names: `kit = af.open_kit(...)`.
 Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
     "Answer", "Detected", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit", "Label", "Match",
-    "Pipeline", "Segment", "Segmentation", "Stream", "answer", "classify", "classify_image",
-    "detect", "draw", "embed", "embed_image", "fill", "generate", "image_similarity",
-    "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline", "search_images",
-    "search_texts", "segment", "similarity", "summarise", "tag", "translate",
+    "Pipeline", "Segment", "Segmentation", "SpeechPipeline", "Stream", "answer", "classify",
+    "classify_image", "detect", "draw", "embed", "embed_image", "fill", "generate",
+    "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
+    "open_speech", "search_images", "search_texts", "segment", "similarity", "summarise", "tag",
+    "transcribe", "translate",
 ]  # fmt: skip

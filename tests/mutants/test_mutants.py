@@ -29,6 +29,7 @@ from tests.mutants import (
     reformer,
     segments,
     sound_codecs,
+    speech,
     states,
 )
 from tests.mutants.mutants import Mutant
@@ -45,6 +46,7 @@ ROOMS = (
     hearing,
     sound_codecs,
     listening,
+    speech,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

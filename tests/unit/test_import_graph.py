@@ -22,6 +22,7 @@ LEVELS = [
     {"text", "data", "images", "sound"},
     {"checkpoint"},
     {"train", "generate", "explain", "auditor", "tune"},
+    {"speech"},
     {"evaluate", "tasks"},
     {"bench", "demo", "demo_vision", "lm_eval", "reproduce", "run_facts", "run_report", "serve"},
     {"cli"},

@@ -1,0 +1,107 @@
+"""What tasks on speech take: a model that hears and its vocabulary, opened once.
+
+pipeline = open_speech("openai/whisper-small")
+pipeline.model, pipeline.listener.vocabulary
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from allformer import config
+from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.load import load
+from allformer.checkpoint.openai_whisper import is_openai_whisper
+from allformer.core.model import EncoderDecoderModel
+from allformer.core.precision import pick_device
+from allformer.errors import TaskError
+from allformer.speech.listener import Listener
+from allformer.speech.vocabulary import Vocabulary
+from allformer.tasks.pipeline import is_half
+from allformer.text.load import load_tokenizer
+from allformer.text.tiktoken import openai_whisper_tokenizer
+from allformer.text.wrapper import Tokenizer
+
+DEFAULT = "openai/whisper-small"  # of all languages; 0.5 GB, and a laptop keeps up with speech
+
+
+@dataclass(frozen=True, eq=False)
+class SpeechPipeline:
+    """A model that writes down what it hears."""
+
+    listener: Listener = field(repr=False)
+    tokenizer: Tokenizer = field(repr=False)
+    directory: Path
+
+    @property
+    def model(self) -> EncoderDecoderModel:
+        """The model itself."""
+        return self.listener.model
+
+    @property
+    def bins(self) -> int:
+        """The mel bins that it reads."""
+        source: Any = self.model.config.encoder.source
+        return int(source.mels)
+
+
+SpeechSource = SpeechPipeline | str | Path
+
+
+def open_speech(
+    path: str | Path = DEFAULT,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    tokenizer: str | Path | None = None,
+) -> SpeechPipeline:
+    """Open a Whisper for many recordings: a directory, a hub id, or OpenAI's file.
+
+    >>> open_speech("tiny.en.pt", device="cpu")
+
+    `device` is a GPU if there is one. Weights keep the dtype of their file; on a CPU, where half
+    precision is slow, they are widened to fp32 unless `dtype` says otherwise. OpenAI's files have
+    no tokeniser: `tokenizer` is a directory with one, or a `.tiktoken` file; without it, that of
+    the package openai-whisper is taken, where it is installed.
+    """
+    where = device if isinstance(device, torch.device) else pick_device(device)
+    lone = is_openai_whisper(Path(path))
+    directory = Path(path) if lone else find_checkpoint(path)
+    if dtype is None and where.type == "cpu" and (lone or is_half(directory)):
+        dtype = torch.float32
+    model: Any = load(directory, device=where, dtype=dtype)
+    _check(model, directory)
+    vocab = model.config.decoder.source.vocab
+    words = _tokenizer(tokenizer, directory, lone, vocab)
+    return SpeechPipeline(Listener(model, Vocabulary(words, vocab)), words, directory)
+
+
+def as_speech(source: SpeechSource) -> SpeechPipeline:
+    """A pipeline as it is; a path or a hub id opened."""
+    return source if isinstance(source, SpeechPipeline) else open_speech(source)
+
+
+def _check(model: Any, directory: Path) -> None:
+    """Refuse what does not write down what it hears."""
+    tree = model.config
+    stacks = getattr(tree, "stacks", {})
+    hears = any(isinstance(stack.source, config.Sound) for stack in stacks.values())
+    writes = isinstance(tree, config.EncoderDecoder) and isinstance(tree.head, config.LMHead)
+    if not (hears and writes):
+        name = model.provenance.architecture or type(tree).__name__
+        raise TaskError(
+            f"transcribe needs a model that hears and writes (WhisperForConditionalGeneration), "
+            f"but {directory} is a {name}; give another checkpoint, such as {DEFAULT}"
+        )
+
+
+def _tokenizer(given: str | Path | None, directory: Path, lone: bool, vocab: int) -> Tokenizer:
+    if given is not None and Path(given).suffix == ".tiktoken":
+        return openai_whisper_tokenizer(vocab, given)
+    if given is None and lone:
+        return openai_whisper_tokenizer(vocab)
+    return load_tokenizer(directory if given is None else given)
