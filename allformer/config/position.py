@@ -155,28 +155,3 @@ class Axial(Position):
     def line(self, name: str, width: int) -> Part:
         axes = zip(self.shape, self.dims, strict=True)
         return Part(name, " + ".join(f"{n:,}·{d}" for n, d in axes), self.parameters(width))
-
-
-@dataclass(frozen=True)
-class StoredSinusoids(Position):
-    """Sines, then cosines, of `length` positions as a table that checkpoints store and nobody
-    trains (Whisper): what is stored may be rounded, so it is kept as it is.
-
-    The wavelengths run from 2π to `base`·2π, the last one included, as in tensor2tensor. Longer
-    input is refused, never cut.
-    """
-
-    length: Positive
-    base: Annotated[float, above(1, "Whisper has 10000.0")] = 10_000.0
-
-    def check(self, stack: Widths) -> None:
-        if stack.width % 2 or stack.width < 4:
-            must = f"needs an even width of at least 4, but the embedding has {stack.width}"
-            refuse(self, "length", must, "change Stack.dim")
-
-    @property
-    def longest(self) -> int:
-        return self.length
-
-    def line(self, name: str, width: int) -> Part:
-        return Part(name, "stored, not learned", 0)
