@@ -10,6 +10,10 @@ half of its decoder, as openai-whisper does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+from allformer.core.model import EncoderDecoderModel
+from allformer.errors import ConfigError, did_you_mean
 
 Heads = tuple[tuple[int, int], ...]  # (layer, head)
 
@@ -44,3 +48,61 @@ PUBLISHED: Mapping[str, Mapping[int, tuple[int, ...]]] = {
 def pairs(by_layer: Mapping[int, Iterable[int]]) -> Heads:
     """`pairs({1: (0,), 2: (0, 5)})` → ((1, 0), (2, 0), (2, 5))."""
     return tuple((layer, head) for layer, heads in by_layer.items() for head in heads)
+
+
+# How many layers the encoder and the decoder have, the decoder's heads, and the vocabulary. Large
+# v1 and v2 have the same: which of them a model is, its makers must say.
+_SIZES = {
+    (4, 4, 6, 51_864): "tiny.en", (4, 4, 6, 51_865): "tiny",
+    (6, 6, 8, 51_864): "base.en", (6, 6, 8, 51_865): "base",
+    (12, 12, 12, 51_864): "small.en", (12, 12, 12, 51_865): "small",
+    (24, 24, 16, 51_864): "medium.en", (24, 24, 16, 51_865): "medium",
+    (32, 32, 20, 51_866): "large-v3", (32, 4, 20, 51_866): "large-v3-turbo",
+}  # fmt: skip
+
+
+def alignment_heads(model: EncoderDecoderModel, given: Heads | str | None = None) -> Heads:
+    """The heads that word times are read from: those `given`, else what is known of the model.
+
+    >>> alignment_heads(af.load("openai/whisper-tiny.en"))
+    ((1, 0), (2, 0), (2, 5), …)
+
+    `given` may be the name of a published model. A model that says nothing and has the sizes of a
+    published one is taken for it, tuned or not.
+    """
+    counts = [0 if x.cross is None else x.cross.heads for x in model.config.decoder.blocks]
+    found = _named(given) if isinstance(given, str) else given or _said(model) or _known(model)
+    if found is None:
+        return pairs({i: range(counts[i]) for i in range(len(counts) // 2, len(counts))})
+    for layer, head in found:
+        if not (0 <= layer < len(counts) and 0 <= head < counts[layer]):
+            raise ConfigError(
+                f"alignment_heads has layer {layer}, head {head}; the decoder has {len(counts)} "
+                f"layers of {max(counts)} heads; leave it out to use those of the upper half"
+            )
+    return found
+
+
+def _named(name: str) -> Heads:
+    if name in PUBLISHED:
+        return pairs(PUBLISHED[name])
+    raise ConfigError(
+        f"alignment_heads={name!r} is no published model; {did_you_mean(name, PUBLISHED)}give one "
+        f"of {', '.join(PUBLISHED)}, or pairs of layer and head"
+    )
+
+
+def _said(model: EncoderDecoderModel) -> Heads | None:
+    """What generation_config.json says."""
+    generation: Any = model.provenance.generation
+    said = generation if isinstance(generation, Mapping) else getattr(generation, "other", {})
+    heads = said.get("alignment_heads")
+    return tuple((int(layer), int(head)) for layer, head in heads) if heads else None
+
+
+def _known(model: EncoderDecoderModel) -> Heads | None:
+    """What was measured for models of these sizes."""
+    encoder, decoder = model.config.encoder.blocks, model.config.decoder.blocks
+    heads = 0 if not decoder or decoder[0].cross is None else decoder[0].cross.heads
+    sizes = len(encoder), len(decoder), heads, model.config.decoder.tokens.vocab
+    return pairs(PUBLISHED[_SIZES[sizes]]) if sizes in _SIZES else None

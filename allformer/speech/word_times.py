@@ -1,7 +1,7 @@
 """From the scores of cross-attention to the time of each word.
 
-    path = token_times(scores, first=2)          # seconds at which each token begins
-    timings = time_words(words, path, probabilities)
+    begins = token_times(scores, first=2)        # seconds at which each token begins
+    timings = time_words(words, begins, probabilities)
     join_punctuation(timings)
 
 Attention over the sound is turned into one picture of tokens × frames: softmax over the frames,
@@ -31,6 +31,7 @@ OPENING = "\"'“¿([{-"  # belongs to the word after it
 CLOSING = "\"'.。,，!！?？:：”)]}、"  # to the word before it
 SENTENCE_ENDS = ".。!！?？"
 _LONGEST = 0.7  # seconds: a usual word is not longer
+_BEYOND = 0.5  # seconds by which a word may reach beyond its segment
 
 
 @dataclass
@@ -52,13 +53,14 @@ class Timing:
 def token_times(scores: Tensor, first: int, smoothed: int = SMOOTHED) -> np.ndarray:
     """When each token from the `first` on begins, in seconds, of `scores` H T F before softmax.
 
-    The last token ends the text; it is none of those, but the one before it has begun by then, so
-    that T − first times come out: those of the text, and the end.
+    What is looked at while a token is read says when the next one is spoken, so the token at
+    `first` stands for the first of the text, and the last of the text for its end: the times of n
+    tokens and of the end come out, n + 1.
     """
     weights = scores.float().softmax(dim=-1)
     deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
     weights = median_filter((weights - mean) / deviation, smoothed)
-    picture = weights.mean(dim=0)[first:-1]  # what is read at t is spelt at t + 1
+    picture = weights.mean(dim=0)[first:-1]
     rows, columns = warp(-picture.cpu().numpy())
     begins = np.diff(rows, prepend=-1).astype(bool)
     times: np.ndarray = columns[begins] / FRAMES_PER_SECOND
@@ -126,3 +128,39 @@ def _move(one: Timing, other: Timing, in_front: bool) -> None:
     first, second = (one, other) if in_front else (other, one)
     other.word, other.tokens = first.word + second.word, first.tokens + second.tokens
     one.word, one.tokens = "", []
+
+
+def fit_segment(
+    words: Sequence[Timing], start: float, end: float, last: float, usual: float
+) -> tuple[float, float]:
+    """Where a segment with these words starts and ends; words that are too long are cut in place.
+
+    `last` is the end of the word before. Where the first or last word reaches far beyond the
+    segment, the segment's time is right, else the word's.
+    """
+    if not words:
+        return start, end
+    _shorten_after_pause(words, last, usual)
+    first, final = words[0], words[-1]
+    if start < first.end and start - _BEYOND > first.start:
+        first.start = max(0.0, min(first.end - usual, start))
+    else:
+        start = first.start
+    if end > final.start and end + _BEYOND < final.end:
+        final.end = max(final.start + usual, end)
+    else:
+        end = final.end
+    return start, end
+
+
+def _shorten_after_pause(words: Sequence[Timing], last: float, usual: float) -> None:
+    """The first two words after a pause are no longer than twice the usual length."""
+    longest = 2 * usual
+    first, second = words[0], words[1] if len(words) > 1 else None
+    if first.end - last <= 4 * usual:
+        return
+    if first.length <= longest and (second is None or second.end - first.start <= 2 * longest):
+        return
+    if second is not None and second.length > longest:
+        first.end = second.start = max(second.end / 2, second.end - longest)
+    first.start = max(0.0, first.end - longest)
