@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from allformer.tasks.tag import tag
     from allformer.tasks.texts import summarise, translate
     from allformer.tasks.transcribe import transcribe
+    from allformer.tasks.transcribe_live import transcribe_live
 
     open_kit = open_pipeline
 
@@ -66,7 +67,7 @@ _LATER = {
         ("answer", "classify", "classify_image", "detect", "draw", "embed", "embed_image", "fill",
          "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
          "open_speech", "search_images", "search_texts", "segment", "similarity", "summarise",
-         "tag", "transcribe", "translate"),
+         "tag", "transcribe", "transcribe_live", "translate"),
         "allformer.tasks",
     ),
 }  # fmt: skip
@@ -123,5 +124,6 @@ __all__ = [
     "tag",
     "trace",
     "transcribe",
+    "transcribe_live",
     "translate",
 ]

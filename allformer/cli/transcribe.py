@@ -11,16 +11,19 @@ from typing import Annotated, Any
 import typer
 
 from allformer.cli.common import Device, Dtype, given, pick_dtype, say, writable_directory
+from allformer.cli.live import check_source, live
 from allformer.errors import AllformerError
 
 TRANSCRIBE = (
     "Examples: `allformer transcribe talk.mp3`; "
     "`allformer transcribe talk.mp3 --language zh --format srt --out subtitles`; "
     "`allformer transcribe calls/*.wav --model openai/whisper-large-v3 --beams 5 --out texts`; "
-    "`allformer transcribe rede.ogg --task translate --clips 60,120`"
+    "`allformer transcribe rede.ogg --task translate --clips 60,120`; "
+    "`allformer transcribe lecture.mp3 --batch 16 --timestamps word --format json`; "
+    "`arecord -q -f S16_LE -r 16000 -t raw | allformer transcribe --stream -`"
 )
 SHORT = 60.0  # seconds of a recording for which nobody needs a bar
-TIMES = ("segment", "none")
+TIMES = ("segment", "word", "none")
 Files = Annotated[list[str], typer.Argument(metavar="FILE", help="wav, flac, mp3, ogg, …")]
 
 
@@ -36,7 +39,7 @@ def transcribe(
         "transcribe"
     ),
     timestamps: Annotated[
-        str, typer.Option(help="segment, or none: the model writes no times.")
+        str, typer.Option(help="segment; word; or none: the model writes no times.")
     ] = "segment",
     format: Annotated[
         str | None,
@@ -86,6 +89,23 @@ def transcribe(
     tokenizer: Annotated[
         str | None, typer.Option(help="For a .pt file: a .tiktoken file, or a directory.")
     ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Cut at silence, N windows side by side."),
+    ] = None,
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help="As it is said: FILE is - (raw samples) or microphone."),
+    ] = False,
+    rate: Annotated[
+        int, typer.Option(min=1000, metavar="N", help="With --stream -: samples a second.")
+    ] = 16_000,
+    channels: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --stream -: interleaved channels.")
+    ] = 1,
+    samples: Annotated[
+        str, typer.Option(help="With --stream -: s16 (integers) or f32 (floats).")
+    ] = "s16",
     seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.")] = 0,
     device: Device = None,
     dtype: Dtype = None,
@@ -93,13 +113,17 @@ def transcribe(
     """Write down what is said in recordings, or translate it into English.
 
     A recording may be hours long, of any rate and number of channels. Texts go to standard output,
-    with --out into files.
+    with --out into files. With --stream words appear while they are said: those in plain letters
+    stay as they are, dimmed ones may change.
     """
     from allformer.speech.formats import FORMATS
     from allformer.speech.options import TranscribeOptions
     from allformer.tasks.speech_pipeline import open_speech
 
     _check(files, timestamps, format, out, tuple(FORMATS))
+    if stream:
+        check_source(files)
+        _check_stream(timestamps, format, out, batch, clips)
     asked = given(
         language=language, task=task, beam_size=beams, patience=patience, best_of=best_of,
         length_penalty=length_penalty, initial_prompt=prompt,
@@ -108,18 +132,29 @@ def transcribe(
         logprob_threshold=logprob, no_speech_threshold=no_speech,
         suppress_tokens=_ids(suppress),
     )  # fmt: skip
-    options = TranscribeOptions(
-        **asked, condition_on_previous_text=not forget, carry_initial_prompt=carry_prompt,
-        without_timestamps=timestamps == "none", seed=seed,
-    )  # fmt: skip
+    asked |= {
+        "condition_on_previous_text": not forget, "carry_initial_prompt": carry_prompt,
+        "without_timestamps": timestamps == "none", "seed": seed,
+    }  # fmt: skip
+    options = TranscribeOptions(**asked)
     pipeline = open_speech(model, device=device, dtype=pick_dtype(dtype), tokenizer=tokenizer)
     if language is not None:
         pipeline.listener.vocabulary.language(language)
-    _work(files, pipeline, options, format, out)
+    if stream:
+        pipe = {"rate": rate, "channels": channels, "form": samples}
+        live(files[0], pipeline, asked, pipe, as_json=format == "json")
+        return
+    how = {"words": timestamps == "word", "batch": batch}
+    _work(files, pipeline, options, format, out, how)
 
 
 def _work(
-    files: Sequence[str], pipeline: Any, options: Any, format: str | None, out: Path | None
+    files: Sequence[str],
+    pipeline: Any,
+    options: Any,
+    format: str | None,
+    out: Path | None,
+    how: dict[str, Any],
 ) -> None:
     """All files; one that cannot be read does not keep the others waiting."""
     if out is not None:
@@ -127,7 +162,7 @@ def _work(
     faults = 0
     for name in files:
         try:
-            _one(name, pipeline, options, format, out, several=len(files) > 1)
+            _one(name, pipeline, options, format, out, how, several=len(files) > 1)
         except AllformerError as error:
             if len(files) == 1:
                 raise
@@ -138,13 +173,19 @@ def _work(
 
 
 def _one(
-    name: str, pipeline: Any, options: Any, format: str | None, out: Path | None, several: bool
+    name: str,
+    pipeline: Any,
+    options: Any,
+    format: str | None,
+    out: Path | None,
+    how: dict[str, Any],
+    several: bool,
 ) -> None:
     """One file: segments as they come on a terminal, else the whole at the end."""
     from allformer.speech.formats import clock, written
     from allformer.tasks.transcribe import transcribe_one
 
-    live = out is None and format is None and sys.stdout.isatty()
+    shown = out is None and format is None and sys.stdout.isatty()
     if several and out is None:
         print(f"==> {name} <==", flush=True)
 
@@ -152,11 +193,11 @@ def _one(
         if segment.text.strip():
             print(f"[{clock(segment.start)} → {clock(segment.end)}] {segment.text.strip()}")
 
-    with _bar(Path(name).name, live) as progress:
+    with _bar(Path(name).name, shown) as progress:
         found = transcribe_one(
-            pipeline, name, options, progress=progress, heard=show if live else None
+            pipeline, name, options, progress=progress, heard=show if shown else None, **how
         )
-    if live:
+    if shown:
         return
     text = written(found, format or "txt")
     if out is None:
@@ -215,6 +256,19 @@ def _check(
             raise AllformerError(
                 f"two files would be written as {twice}; transcribe them into folders of their own"
             )
+
+
+def _check_stream(
+    timestamps: str, format: str | None, out: Path | None, batch: int | None, clips: str | None
+) -> None:
+    """What needs the whole recording cannot be had while it comes."""
+    if format not in (None, "txt", "json"):
+        raise AllformerError(f"--format {format} with --stream: try txt, or json, a line an update")
+    for name, value in (("--out", out), ("--batch", batch), ("--clips", clips)):
+        if value is not None:
+            raise AllformerError(f"{name} {value} needs a whole recording; leave out --stream")
+    if timestamps == "none":
+        raise AllformerError("--timestamps none with --stream: its words have times; leave it out")
 
 
 def _numbers(text: str | None, flag: str) -> tuple[float, ...] | None:

@@ -32,6 +32,7 @@ Spans = Sequence[tuple[float, float]]  # seconds, from … to
 _WINDOW = 28.0  # seconds: no reading is longer, whatever was settled
 _MOST = 5.0  # seconds that are heard at once: a longer piece is cut
 _KEPT = 0.5  # seconds of silence that stay in sight, where a word may have begun
+_LEAST = 0.1  # seconds: what is shorter holds no word
 _PROMPT = 200  # characters of what was said before
 
 
@@ -58,7 +59,8 @@ class Stream:
     """One speech. `read` is the recogniser, `voiced` says where in a sound somebody speaks.
 
     `every` so many seconds of new sound it is read again; at most about `longest` seconds are in
-    sight; a silence of `pause` seconds ends what was said.
+    sight; a silence of `pause` seconds ends what was said. `before`: what might have been said
+    already.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Stream:
         every: float = 1.0,
         longest: float = 15.0,
         pause: float = 1.0,
+        before: str = "",
     ) -> None:
         if not 0 < every <= _MOST:
             raise ConfigError(f"every={every} must be above 0 and at most {_MOST:g} s; 1 is usual")
@@ -82,7 +85,7 @@ class Stream:
         self.every, self.longest, self.pause = every, longest, pause
         self.sound = torch.zeros(0)  # what is in sight
         self.offset = 0.0  # seconds that left it
-        self.before = ""  # the end of the text that left it
+        self.before = before  # the end of the text that left it
         self.agreement = Agreement()
         self._settled: list[Timing] = []  # words in sight
         self._fresh = 0  # samples that were not read yet
@@ -116,7 +119,7 @@ class Stream:
     def _read(self) -> list[Timing]:
         """One reading of what is in sight: the words that it settles."""
         self._fresh = 0
-        spans = self.voiced(self.sound)
+        spans = self.voiced(self.sound) if self._length >= _LEAST else ()
         if not spans:
             settled = self._keep(self.agreement.settle())
             self._forget(self._length - _KEPT)

@@ -38,6 +38,7 @@ from allformer.tasks.stream import Stream
 from allformer.tasks.tag import tag
 from allformer.tasks.texts import generate, summarise, translate
 from allformer.tasks.transcribe import transcribe
+from allformer.tasks.transcribe_live import transcribe_live
 
 # The older names: `kit = af.open_kit(...)`.
 Kit, open_kit = Pipeline, open_pipeline
@@ -49,4 +50,5 @@ __all__ = [
     "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
     "open_speech", "search_images", "search_texts", "segment", "similarity", "summarise", "tag",
     "transcribe", "translate",
+    "transcribe", "transcribe_live", "translate",
 ]  # fmt: skip

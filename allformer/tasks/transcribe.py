@@ -13,12 +13,16 @@ from allformer.errors import DataError
 from allformer.sound.mel import RATE
 from allformer.sound.read import blocks
 from allformer.sound.spectrogram import Spectrogram
+from allformer.sound.voice import voices
+from allformer.speech.align import WordTimer
+from allformer.speech.batched import Batched
 from allformer.speech.options import TranscribeOptions
 from allformer.speech.result import Segment, Transcript
 from allformer.speech.windows import Transcriber, WordTimes
 from allformer.tasks.speech_pipeline import DEFAULT, SpeechPipeline, SpeechSource, as_speech
 
 Audio = str | Path | bytes | Any  # a file, what one holds, or samples at 16 kHz
+LONGEST = 30.0  # seconds of a window
 PIECE = 30 * RATE  # samples that are prepared together
 
 
@@ -26,6 +30,8 @@ def transcribe(
     audio: Audio | Sequence[Audio],
     model: SpeechSource = DEFAULT,
     *,
+    words: bool = False,
+    batch: int | None = None,
     progress: Callable[[float, float], None] | None = None,
     heard: Callable[[Segment], None] | None = None,
     **options: Any,
@@ -38,16 +44,17 @@ def transcribe(
 
     `audio` is a file (wav, flac, mp3, ogg), its bytes, or samples at 16 kHz; a list of them gives a
     list. A recording may be hours long: no more than a window of it is held. `options` are those of
-    `TranscribeOptions`, with openai-whisper's names and defaults. `progress` hears how many seconds
-    of how many are done, `heard` each segment as soon as it is written down.
+    `TranscribeOptions`, with openai-whisper's names and defaults. With `words` segments have their
+    words, and when those are said. With `batch`, for long recordings: they are cut where nobody
+    speaks, and so many windows are decoded side by side. `progress` hears how many seconds of how
+    many are done, `heard` each segment as soon as it is written down.
     """
     asked = TranscribeOptions(**options)
     pipeline = as_speech(model)
+    how: dict[str, Any] = {"words": words, "batch": batch, "progress": progress, "heard": heard}
     if isinstance(audio, list | tuple):
-        return [
-            transcribe_one(pipeline, one, asked, progress=progress, heard=heard) for one in audio
-        ]
-    return transcribe_one(pipeline, audio, asked, progress=progress, heard=heard)
+        return [transcribe_one(pipeline, one, asked, **how) for one in audio]
+    return transcribe_one(pipeline, audio, asked, **how)
 
 
 def transcribe_one(
@@ -55,13 +62,14 @@ def transcribe_one(
     audio: Audio,
     options: TranscribeOptions,
     *,
+    words: bool | WordTimes = False,
+    batch: int | None = None,
     progress: Callable[[float, float], None] | None = None,
     heard: Callable[[Segment], None] | None = None,
-    words: WordTimes | None = None,
 ) -> Transcript:
-    """One recording, window by window; `words` gives the words of segments their times."""
+    """One recording, window by window, or in batches of windows; `words` may be who times them."""
     sound = spectrogram(audio, pipeline.bins)
-    transcriber = Transcriber(pipeline.listener, sound, options, words)
+    transcriber = _transcriber(pipeline, audio, sound, options, words, batch)
     for segments in transcriber:
         if heard is not None:
             for segment in segments:
@@ -69,6 +77,28 @@ def transcribe_one(
         if progress is not None:
             progress(min(transcriber.seek, sound.frames) / 100, sound.frames / 100)
     return transcriber.transcript
+
+
+def _transcriber(
+    pipeline: SpeechPipeline,
+    audio: Audio,
+    sound: Spectrogram,
+    options: TranscribeOptions,
+    words: bool | WordTimes,
+    batch: int | None,
+) -> Transcriber | Batched:
+    listener = pipeline.listener
+    if batch is not None:
+        source = audio if isinstance(audio, str | Path | bytes) else _samples(audio)
+        spans = voices(source, longest=LONGEST)
+        return Batched(listener, sound, spans, options, words=bool(words), batch=batch)
+    if not isinstance(words, bool):
+        return Transcriber(listener, sound, options, words)
+    transcriber = Transcriber(listener, sound, options)
+    if words:  # cut as the language is, which may have been listened for
+        language = transcriber.options.language
+        transcriber.words = WordTimer(listener, language, options.task)
+    return transcriber
 
 
 def spectrogram(audio: Audio, bins: int) -> Spectrogram:
