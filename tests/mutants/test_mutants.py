@@ -31,6 +31,7 @@ from tests.mutants import (
     sound_codecs,
     speech,
     states,
+    words,
 )
 from tests.mutants.mutants import Mutant
 from tests.mutants.plant import plant
@@ -47,6 +48,7 @@ ROOMS = (
     sound_codecs,
     listening,
     speech,
+    words,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

@@ -12,6 +12,7 @@ from allformer.speech.dtw import median_filter, warp
 from allformer.speech.split import split
 from allformer.speech.word_times import (
     Timing,
+    fit_segment,
     join_punctuation,
     shorten_at_sentences,
     time_words,
@@ -108,7 +109,7 @@ def test_chinese_is_cut_into_characters() -> None:
 def test_bytes_that_are_no_character_lose_no_token() -> None:
     words = cut("a", spaced=False, more=(0xE4, 0xBD))  # two of three bytes, then the end
     assert words[0] == "a"
-    assert words[-1].endswith("<|1000|>")
+    assert words[-1] == "<|1000|>"
 
 
 def timings(*said: tuple[str, float, float]) -> list[Timing]:
@@ -123,6 +124,35 @@ def test_attention_on_a_diagonal_gives_its_times() -> None:
     assert begins.tolist() == [0.0, 0.2, 0.4]
     words = time_words([(" a", [1]), (" b", [2]), ("<|end|>", [END])], begins, [0.5, 1.0])
     assert [(one.word, one.start, one.end) for one in words] == [(" a", 0.0, 0.2), (" b", 0.2, 0.4)]
+
+
+def test_times_of_tokens_follow_the_formula() -> None:
+    scores = 3 * torch.randn(3, 9, 60, generator=torch.Generator().manual_seed(5))
+    x = np.exp(scores.double().numpy())
+    x /= x.sum(-1, keepdims=True)
+    x = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+    wide = np.pad(x, ((0, 0), (0, 0), (3, 3)), mode="reflect")
+    x = np.stack([np.median(wide[..., i : i + 7], axis=-1) for i in range(60)], -1).mean(0)
+    path = brute(-x[3:-1])
+    want = [next(j for i, j in path if i == row) * 0.02 for row in range(5)]
+    assert token_times(scores, first=3).tolist() == pytest.approx(want)
+
+
+def fitted(start: float, end: float, last: float, *words: tuple[float, float]) -> list[float]:
+    said = timings(*((" w", *times) for times in words))
+    found = fit_segment(said, start, end, last, usual=0.3)
+    return [*found, *(x for one in said for x in (one.start, one.end))]
+
+
+def test_a_segment_follows_its_words_unless_they_reach_far_beyond_it() -> None:
+    near = pytest.approx
+    assert fitted(1.0, 3.0, 0.9, (0.7, 1.2), (1.2, 3.4)) == near([0.7, 3.4, 0.7, 1.2, 1.2, 3.4])
+    assert fitted(1.0, 3.0, 0.2, (0.2, 1.1), (1.1, 3.9)) == near([1.0, 3.0, 0.8, 1.1, 1.1, 3.0])
+    # After a pause the first word is cut at twice the usual length, and so is the second.
+    assert fitted(0.0, 9.0, 0.0, (5.0, 8.0)) == near([7.4, 8.0, 7.4, 8.0])
+    assert fitted(0.0, 9.0, 0.0, (5.0, 6.0), (6.0, 8.0)) == near([6.8, 8.0, 6.8, 7.4, 7.4, 8.0])
+    assert fitted(0.0, 9.0, 7.0, (5.0, 8.0)) == near([5.0, 8.0, 5.0, 8.0])  # no pause
+    assert fitted(2.0, 3.0, 0.0) == [2.0, 3.0]
 
 
 def test_signs_join_their_words() -> None:
