@@ -66,9 +66,9 @@ def from_microphone(*, device: int | str | None = None, channels: int = 1) -> It
         import sounddevice
     except (ImportError, OSError) as fault:  # OSError: PortAudio itself is missing
         raise DataError(
-            f"the microphone needs the package sounddevice and PortAudio ({fault}): pip install "
-            f"sounddevice, or give sound through a pipe: arecord -f S16_LE -r 16000 -t raw | "
-            f"allformer transcribe --stream -"
+            f"the microphone needs sounddevice and PortAudio ({fault}): pip install "
+            f"allformer[microphone], or give sound through a pipe: arecord -f S16_LE -r 16000 -t "
+            f"raw | allformer transcribe --stream -"
         ) from None
     coming = _Queue(RATE)
 

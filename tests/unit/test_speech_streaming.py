@@ -157,5 +157,5 @@ def test_a_pipe_that_breaks_says_so() -> None:
 
 def test_a_missing_microphone_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", None)
-    with pytest.raises(DataError, match="pip install sounddevice"):
+    with pytest.raises(DataError, match=r"pip install allformer\[microphone\]"):
         next(from_microphone())
