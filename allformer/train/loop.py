@@ -341,7 +341,7 @@ class Job:
         self._judge()
         row, _ = self.window.read()
         head = {"step": self.step, "seconds": round(self.seconds, 3)}
-        return {**head, **row, "rate": self._rate(self.step)}
+        return {**head, **row, **self.objective.figures(), "rate": self._rate(self.step)}
 
     def _judge(self) -> None:
         """The first step since the last report that is not finite stops the training."""

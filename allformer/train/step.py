@@ -21,7 +21,7 @@ from allformer.train.batch import Batch, mapped, tensors, uncounted
 from allformer.train.ema import Ema
 from allformer.train.float8 import use_float8
 from allformer.train.objectives.objective import Objective
-from allformer.train.optim import AdamW, Optim, make_optimizer
+from allformer.train.optim import AdamW, Optim, clipped_step, make_optimizer
 from allformer.train.parallel import ALONE, Ranks
 from allformer.train.precision import find_precision
 
@@ -83,10 +83,12 @@ class Stepper:
         if precision.float8:
             use_float8(model)
         self.ema = None if settings.ema is None else Ema(model, settings.ema)
+        objective.meet(model, self.captures)
         self.waits = waits = objective.waits
         # Where fused kernels do all between the matrix products, to capture them is enough: there
         # is nothing to wait for before the first step.
         compiled = settings.compile and not trains(device, self.dtype) and not waits
+        compiled = compiled and objective.compiles
         self._loss = torch.compile(self.plain_loss, dynamic=False) if compiled else None
         self._graph: _Graph | None = None
 
@@ -116,32 +118,26 @@ class Stepper:
             return (loss.reshape(-1) * weight.to(loss)).sum(), nll
 
         loss, nlls = self.ranks.work(one, self._backward, batches, weight.numel())
-        return loss, nlls, self._update()
+        norm = self._update()
+        self.objective.stepped(self.optimizer.param_groups[0]["lr"])
+        return loss, nlls, norm
 
     def _backward(self, mean: Tensor) -> None:
         torch.autograd.backward(mean if self.scaler is None else self.scaler.scale(mean))
 
     def _update(self) -> Tensor:
         """Clip and step; a gradient that is not finite changes nothing."""
-        optimizer, clip = self.optimizer, self.settings.optim.clip
-        if self.scaler is not None:
-            self.scaler.unscale_(optimizer)
-        norm = self.ranks.norm(self.model)
-        if self.settings.optim.clips_inside and self.scaler is None:
-            # It divides by grad_scale and leaves the weights alone where found_inf is set:
-            # clipping costs no pass of its own.
-            scale = torch.ones_like(norm) if clip is None else (norm / clip).clamp_min(1.0)
-            optimizer.grad_scale = scale.float()  # the kernels take no fp64
-            optimizer.found_inf = (~norm.isfinite()).float()
-            optimizer.step()
+        optimizer, asked = self.optimizer, self.settings.optim
+        if self.scaler is None:
+            norm = self.ranks.norm(self.model)
+            clipped_step(optimizer, asked, self.model.parameters(), norm)
             return norm
-        if clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), clip, norm)
-        if self.scaler is not None:
-            self.scaler.step(optimizer)
-            self.scaler.update()
-        elif bool(norm.isfinite()):
-            optimizer.step()
+        self.scaler.unscale_(optimizer)
+        norm = self.ranks.norm(self.model)
+        if asked.clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), asked.clip, norm)
+        self.scaler.step(optimizer)
+        self.scaler.update()
         return norm
 
     def plain_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:

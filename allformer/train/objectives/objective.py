@@ -49,6 +49,7 @@ class Objective(ABC, Generic[E, B]):
     name: ClassVar[str]  # under which it is registered
     words: ClassVar[bool] = True  # whether there is text, and so a tokeniser
     waits: bool = False  # whether its loss waits for the device, so that no graph of it is made
+    compiles: ClassVar[bool] = True  # whether its loss may be compiled; captured it may be anyway
     shape: ClassVar[str] = "encoder-decoder"  # of a model that the recipe gives as sizes alone
     Options: ClassVar[type[Section]] = NoOptions
     Data: ClassVar[type[Section]] = PathData
@@ -183,6 +184,24 @@ class Objective(ABC, Generic[E, B]):
         Each is a number, or with several `terms` a vector of them. The batch is on the model's
         device. Compiled, its `tokens` is 0: nothing here reads it.
         """
+
+    # --- what learns beside the model -------------------------------------------------------------
+
+    def meet(self, model: Any, captures: bool) -> None:
+        """The model that a step trains is there, on its device: what learns beside it is made here,
+        such as an opponent (`train.opponent`). `captures`: the step may become part of a graph."""
+
+    def stepped(self, rate: Tensor | float) -> None:
+        """The gradients of all micro-batches of a step are in, and the weights have followed them.
+
+        What learns by steps and is no weight of the model follows here: an opponent, a codebook of
+        moving means. It is part of what is captured: changes are in place and wait for nothing.
+        `rate` is the step's, a tensor on the device where it is captured.
+        """
+
+    def figures(self) -> dict[str, float]:
+        """Of the last step, for the log beside its loss: how an opponent fares."""
+        return {}
 
     def state(self) -> dict[str, Any]:
         """What a resumed run must have to go on as if nothing had happened: tensors by name."""

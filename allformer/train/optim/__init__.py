@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from allformer.errors import ConfigError
 from allformer.train.optim.adafactor import Adafactor
 from allformer.train.optim.adam import Adam, AdamW
+from allformer.train.optim.clipped import clipped_step
 from allformer.train.optim.muon import Muon
 from allformer.train.optim.settings import Optim
 from allformer.train.optim.sgd import Sgd
 
-__all__ = ["Adafactor", "Adam", "AdamW", "Muon", "Optim", "Sgd", "make_optimizer"]
+__all__ = ["Adafactor", "Adam", "AdamW", "Muon", "Optim", "Sgd", "clipped_step", "make_optimizer"]
 
 
 def make_optimizer(
