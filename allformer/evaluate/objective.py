@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -15,6 +15,7 @@ from allformer import config
 from allformer.checkpoint.codec import load_codec
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.load import read_config_of
+from allformer.checkpoint.sound_codec import load_sound_codec
 from allformer.core.precision import pick_device
 from allformer.data.records.open import open_splits
 from allformer.errors import ConfigError, DataError, TaskError
@@ -23,10 +24,8 @@ from allformer.images import load_processor
 from allformer.tasks.image_pipeline import ImagePipeline, open_image_pipeline
 from allformer.tasks.pipeline import Pipeline, open_pipeline
 from allformer.train.objectives import find_objective
-from allformer.train.pictures.data import PictureData
 from allformer.train.recipe import make_recipe, read_recipe
 from allformer.train.sections.recipe import Recipe
-from allformer.train.spoken.data import SpokenData
 from allformer.train.validate import validate
 
 RECIPE = "recipe.yaml"
@@ -44,33 +43,60 @@ TOLD = {
 }
 
 
+@runtime_checkable
+class Scored(Protocol):
+    """A data section that knows how it is scored on another split, or on other data."""
+
+    def scored(self, path: str | None, split: str | None) -> tuple[str, Any]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Wordless:
+    """What needs nothing beside its weights to be scored: a codec of sound, a stage of AudioLM."""
+
+    model: Any = field(repr=False)
+    directory: Path
+    tokenizer: None = None
+
+    @property
+    def architecture(self) -> str:
+        """`EncodecModel`; of a run of our own, what it is."""
+        return self.model.provenance.architecture or type(self.model.config).__name__
+
+
+Opened = Pipeline | ImagePipeline | Wordless
+
+
 def recipe_of(directory: Path) -> Recipe | None:
     """What a run was trained by; None for a checkpoint from elsewhere."""
     path = directory / RECIPE
     return read_recipe(path) if path.is_file() else None
 
 
-def open_any(
-    model: str, device: str | None = None, dtype: torch.dtype | None = None
-) -> Pipeline | ImagePipeline:
-    """A checkpoint that reads text, or one that sees: by what its config reads."""
+def open_any(model: str, device: str | None = None, dtype: torch.dtype | None = None) -> Opened:
+    """A checkpoint that reads text, or one that sees, or a codec: by what its config reads."""
     directory = find_checkpoint(model)
     file = directory / "config.json"
     tree = read_config_of(file) if file.is_file() else None
     if isinstance(tree, config.Codec):
         model_of = load_codec(directory, device=pick_device(device), dtype=dtype)
         return ImagePipeline(model_of, load_processor(directory), directory)  # type: ignore[arg-type]
+    if isinstance(tree, config.SoundCodec):
+        codec = load_sound_codec(directory, device=pick_device(device), dtype=dtype)
+        return Wordless(codec, directory)
     stacks = () if tree is None else tree.stacks.values()
     if any(isinstance(stack.source, config.Patches | config.ResNet) for stack in stacks):
         return open_image_pipeline(directory, device=device, dtype=dtype)
     return open_pipeline(directory, device=device, dtype=dtype)
 
 
-def told_objective(pipeline: Pipeline | ImagePipeline) -> str:
+def told_objective(pipeline: Opened) -> str:
     """The objective that a checkpoint's head tells: `told_objective(gpt2)` → "causal-lm"."""
     tree = pipeline.model.config
     if isinstance(tree, config.Codec):
         return "image-codec"
+    if isinstance(pipeline, Wordless):
+        return "sound-codec"
     if isinstance(pipeline, ImagePipeline) and "classify-image" in pipeline.can:
         return "image-classification"
     kind = head_kind(tree)
@@ -86,7 +112,7 @@ def told_objective(pipeline: Pipeline | ImagePipeline) -> str:
 
 
 def checkpoint_recipe(
-    pipeline: Pipeline | ImagePipeline, objective: str, data: str, overrides: Iterable[str] = ()
+    pipeline: Opened, objective: str, data: str, overrides: Iterable[str] = ()
 ) -> Recipe:
     """A recipe for a checkpoint that none of ours has trained, so that it can be scored."""
     given = {
@@ -98,7 +124,7 @@ def checkpoint_recipe(
 
 
 def evaluate_objective(
-    pipeline: Pipeline | ImagePipeline,
+    pipeline: Opened,
     recipe: Recipe,
     *,
     data: str | None = None,
@@ -134,7 +160,7 @@ def _on(recipe: Recipe, data: str | None, split: str | None) -> tuple[str, Recip
     if split is not None and split not in NAMES:
         raise DataError(f"split={split!r} is not known; try {', '.join(NAMES)}")
     own = recipe.data
-    if isinstance(own, PictureData | SpokenData):
+    if isinstance(own, Scored):
         name, section = own.scored(data, split)
         return name, replace(recipe, data=section)
     where = data if data is not None else getattr(own, "path", None)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from allformer.config import Codec
+from allformer.config import Codec, SoundCodec
 from allformer.core.layout import Grid, Packed
 from allformer.count import Count, count
 
@@ -37,6 +37,9 @@ class Operations:
         if isinstance(config, Codec):  # no tokens: all that it does is by the pixel
             pixels = config.channels * math.prod(config.image)
             self.head = sum(p.flops for p in config.lines()) / pixels
+            return
+        if isinstance(config, SoundCodec):  # by the sample
+            self.head = sum(p.flops for p in config.lines()) / config.rate
             return
         near, far = count(config, _NEAR), count(config, _FAR)
         self.stacks = [_line(name, near, far) for name in config.stacks]

@@ -1,0 +1,1 @@
+"""Recordings, and what the objectives over waves of sound have in common."""
