@@ -20,7 +20,7 @@ from allformer.checkpoint.weights import read_tensors, save_weights
 from allformer.errors import CheckpointError, ConfigError, did_you_mean
 
 # The less of these the better; of all others the more.
-LOWER = ("nll", "perplexity", "bits_per_byte", "loss", "mse", "wer", "cer")
+LOWER = ("nll", "perplexity", "bits_per_byte", "loss", "mse", "wer", "cer", "spectral")
 WEIGHTS, WHICH = "model.safetensors", "best.json"
 
 

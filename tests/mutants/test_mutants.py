@@ -29,6 +29,7 @@ from tests.mutants import (
     reformer,
     segments,
     sound_codecs,
+    sound_learning,
     speech,
     states,
     words,
@@ -49,6 +50,7 @@ ROOMS = (
     listening,
     speech,
     words,
+    sound_learning,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]
