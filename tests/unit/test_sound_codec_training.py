@@ -17,6 +17,7 @@ from allformer.cli.main import app
 from allformer.errors import ConfigError, DataError
 from allformer.sound.write import write
 from allformer.train.batch import keyed
+from allformer.train.best import Best
 from allformer.train.loop import train
 from allformer.train.objectives.sound_codec import SoundCodec
 from allformer.train.optim import Sgd
@@ -167,6 +168,16 @@ def test_figures_are_of_each_bit_rate(run):
         f"validation_{name}_at_{bits}" for name in ("si_sdr", "spectral") for bits in (800, 2400)
     }
     assert 0 < rows[-1]["validation_codes_used"] <= 1
+
+
+def test_the_best_spectral_distance_is_the_least_and_the_best_si_sdr_the_most(tmp_path):
+    model: Any = af.build(af.config.from_dict(MODEL), seed=0)
+    for figure, values in (
+        ("spectral_at_800", (9.0, 8.0, 9.0)),
+        ("si_sdr_at_800", (1.0, 2.0, 1.0)),
+    ):
+        best = Best(tmp_path, figure)
+        assert [best.see(model, i, {figure: x}) for i, x in enumerate(values)] == [1, 1, 0]
 
 
 def test_a_run_lets_one_hear_its_reconstructions(run):

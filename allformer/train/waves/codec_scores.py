@@ -40,7 +40,9 @@ def scores(
             found += torch.stack([q[:count].bincount(minlength=codec.size) for q in row])
         for bits, books in rates.items():
             again = codec.decode(codes[:, :books], length=x.shape[1], dtype=dtype)[:, 0]
-            for one, other, length in zip(again, x, lengths, strict=True):
+            # On the host: on a GPU every length has a plan of its own for its transforms, and many
+            # of them would push out those that a captured step replays.
+            for one, other, length in zip(again.cpu(), x.cpu(), lengths, strict=True):
                 pair = one[:length], other[:length]
                 sums[f"si_sdr_at_{bits}"] += float(si_sdr(*pair))
                 sums[f"spectral_at_{bits}"] += float(spectral_distance(*pair))
