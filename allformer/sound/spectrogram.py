@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from tempfile import SpooledTemporaryFile
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,8 +75,9 @@ class Spectrogram:
         if not logs.shape[-1]:
             return
         self._count += logs.shape[-1]
-        self._peak = torch.maximum(self._peak, logs.amax())
-        self._file.write(logs.T.contiguous().numpy().tobytes())
+        frames = logs.numpy()  # numpy moves numbers in this thread alone, and waits for no other
+        self._peak = torch.maximum(self._peak, torch.tensor(float(frames.max())))
+        self._file.write(np.ascontiguousarray(frames.T).tobytes())
 
 
 def mel_blocks(waves: Iterable[Tensor], bins: int = 80, *, log: bool = False) -> Iterator[Tensor]:
@@ -84,7 +86,7 @@ def mel_blocks(waves: Iterable[Tensor], bins: int = 80, *, log: bool = False) ->
     half = SIZE // 2
     pending, begun = torch.empty(0), False
     for wave in _joined(waves):
-        pending = torch.cat([pending, wave])
+        pending = _cat([pending, wave])
         if not begun and pending.shape[0] > half:
             pending, begun = centred(pending)[:-half], True
         count = (pending.shape[0] - SIZE) // HOP + 1 if begun else 0
@@ -101,7 +103,11 @@ def _joined(waves: Iterable[Tensor]) -> Iterator[Tensor]:
     for wave in waves:
         parts.append(wave)
         if sum(map(len, parts)) >= _TOGETHER:
-            yield torch.cat(parts)
+            yield _cat(parts)
             parts = []
     if parts:
-        yield torch.cat(parts)
+        yield _cat(parts)
+
+
+def _cat(parts: list[Tensor]) -> Tensor:
+    return torch.from_numpy(np.concatenate([part.numpy() for part in parts]))

@@ -77,7 +77,7 @@ def _waves(sound: Source | Tensor) -> Iterable[Tensor]:
     if sound.ndim != 1:
         raise DataError(f"the wave is of shape {tuple(sound.shape)}; give one channel, S")
     step = 30 * RATE
-    return (sound[at : at + step].float() for at in range(0, sound.shape[0], step))
+    return (sound[at : at + step].detach().float().cpu() for at in range(0, sound.shape[0], step))
 
 
 def _heard(waves: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
