@@ -21,7 +21,7 @@ LEVELS = [
     {"codecs", "count", "families"},
     {"text", "data", "images", "sound"},
     {"checkpoint"},
-    {"train", "generate", "explain", "auditor", "tune"},
+    {"train", "generate", "explain", "auditor", "tune", "audiolm"},
     {"speech"},
     {"evaluate", "tasks"},
     {"bench", "demo", "demo_vision", "lm_eval", "reproduce", "run_facts", "run_report", "serve"},
