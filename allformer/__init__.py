@@ -26,6 +26,7 @@ from allformer.families import preset, presets
 from allformer.version import __version__
 
 if TYPE_CHECKING:
+    from allformer.audiolm.generate import open_audiolm
     from allformer.auditor import audit
     from allformer.checkpoint.codec import load_codec
     from allformer.checkpoint.lengthen import lengthen
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
+    from allformer.tasks.continue_sound import continue_sound
     from allformer.tasks.detect import detect
     from allformer.tasks.draw import draw
     from allformer.tasks.drawing_kit import open_drawing
@@ -61,10 +63,12 @@ _LATER = {
     "load": "allformer.checkpoint.load",
     "load_codec": "allformer.checkpoint.codec",
     "load_sound_codec": "allformer.checkpoint.sound_codec",
+    "open_audiolm": "allformer.audiolm.generate",
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
-        ("answer", "classify", "classify_image", "detect", "draw", "embed", "embed_image", "fill",
+        ("answer", "classify", "classify_image", "continue_sound", "detect", "draw", "embed",
+         "embed_image", "fill",
          "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
          "open_speech", "search_images", "search_texts", "segment", "similarity", "summarise",
          "tag", "transcribe", "transcribe_live", "translate"),
@@ -97,6 +101,7 @@ __all__ = [
     "classify_image",
     "codec_preset",
     "config_from_json",
+    "continue_sound",
     "count",
     "detect",
     "draw",
@@ -108,6 +113,7 @@ __all__ = [
     "load",
     "load_codec",
     "load_sound_codec",
+    "open_audiolm",
     "open_drawing",
     "open_image_pipeline",
     "open_kit",

@@ -43,14 +43,15 @@ def codec(books: int = 4, codes: int = 8) -> Any:
     """50 frames a second of so many books, at 8 kHz."""
     each = 50 * (codes - 1).bit_length() / 1000
     trunk = Seanet(hidden=4, ratios=(8, 5, 4), lstm=0)
-    tree = Encodec(RATE, trunk, dim=8, codes=codes, bandwidths=(each, each * books))
+    tree = Encodec(RATE, trunk, dim=8, codes=codes, bandwidths=(each, (books + 0.01) * each))
     made = build(tree, seed=0).eval()
+    waves = torch.cat([tone(100.0 * n, 0.3) for n in range(1, 12)])
+    left = made.compressed(waves[None, None])[0].T  # F d
     chance = torch.Generator().manual_seed(3)
-    wave = torch.rand(1, 1, RATE, generator=chance) - 0.5
-    spread = made.compressed(wave).std()
-    for q in range(books):  # spread as what they quantise is, so that all of them are in use
-        x = made.quantiser.book(q).vectors
-        x.copy_(torch.randn(x.shape, generator=chance) * spread / (1 + q))
+    for q in range(books):  # vectors that occur, so that different sounds have different codes
+        book = made.quantiser.book(q)
+        book.vectors.copy_(left[torch.randperm(len(left), generator=chance)[:codes]])
+        left = left - book.look_up(book.nearest(left))
     return made
 
 

@@ -7,6 +7,7 @@ RUN/
   tokenizer.json          text ↔ ids, </s> put after a text; tokenizer_config.json: the longest text
   recipe.yaml             what was asked for
   preprocessor_config.json  of a model that sees: how images are prepared
+  sound_tokens.json       of a stage of AudioLM: what its ids are; units/ and codec/ make them
   data.json               which data it was, to know it again on --resume
   metrics.jsonl           one line a report; loss.png and tensorboard/ show the same
   statistics.jsonl        gradients and activations by layer, where log.statistics asks for them
@@ -31,6 +32,8 @@ from allformer.config import EncoderDecoder
 from allformer.core.model import AnyModel
 from allformer.errors import CheckpointError
 from allformer.text.tokenizer import Tokenizer
+
+SOUND_TOKENS = "sound_tokens.json"  # of a run whose ids are units and codes, and no words
 
 
 @dataclass
@@ -73,7 +76,8 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> Run:
             f"give the folder that `allformer train` or `allformer demo` wrote"
         )
     model = load(path, device=device)
-    if not any(stack.source.vocab for stack in model.config.stacks.values()):
+    wordless = not any(stack.source.vocab for stack in model.config.stacks.values())
+    if wordless or (path / SOUND_TOKENS).is_file():
         return Run(path, model, None)
     tokenizer = own_tokenizer(path, model.config)
     check_vocabulary(path, model, tokenizer)

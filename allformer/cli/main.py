@@ -24,6 +24,7 @@ from allformer.cli.report import REPORT, report
 from allformer.cli.reproduce import REPRODUCE, reproduce
 from allformer.cli.segment import SEGMENT, segment
 from allformer.cli.transcribe import TRANSCRIBE, transcribe
+from allformer.cli.sound_tokens import UNITS, units
 from allformer.errors import AllformerError
 from allformer.version import __version__
 
@@ -202,6 +203,7 @@ app.command(epilog=TRANSCRIBE)(transcribe)
 app.command(name="embed-image", epilog=images.EMBED)(images.embed_image)
 app.command(epilog=DRAW)(draw)
 app.command(epilog=SEGMENT)(segment)
+app.command(epilog=UNITS)(units)
 app.command(
     epilog="Examples: `allformer convert openai-community/gpt2 out --dtype bf16`; "
     "`allformer convert runs/demo out --family marian`; "

@@ -28,7 +28,8 @@ from allformer.errors import AllformerError
 GENERATE = (
     'Examples: `allformer generate openai-community/gpt2 "Once upon a time" --top-p 0.9 --seed 1`; '
     '`allformer generate CHAT "Who wrote Faust?" --chat`; '
-    "`allformer generate MODEL --file prompts.txt --json > written.jsonl`"
+    "`allformer generate MODEL --file prompts.txt --json > written.jsonl`; "
+    "`allformer generate runs/digits --audio prompt.wav --seconds 5 --out out.wav`"
 )
 SUMMARISE = (
     "Examples: `allformer summarise facebook/bart-large-cnn --file articles.txt` (one a line); "
@@ -71,14 +72,31 @@ def generate(
     chat_template: Annotated[
         Path | None, typer.Option(help="A chat's template (jinja), instead of the checkpoint's.")
     ] = None,
+    audio: Annotated[
+        Path | None, typer.Option(help="A recording to go on with: MODEL has AudioLM's stages.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="X", help="Of new sound; default: 5.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The sound, as .wav, .flac, .ogg or .mp3.")
+    ] = None,
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a text, or answer it.
+    """Go on with a text, or answer it; or go on with a recording (--audio, --seconds, --out).
 
     What is typed is answered while it is being written; without TEXT, --chat holds a conversation.
     A line of a file gives one line, in which \\n stands for a line break."""
+    if any(x is not None for x in (audio, seconds, out)):
+        words = given(
+            text=text, file=file, max_new_tokens=max_new_tokens, top_p=top_p, num_beams=num_beams,
+            repetition_penalty=repetition_penalty, stop=stop, system=system, dtype=dtype,
+            chat_template=chat_template, chat=chat or None,
+        )  # fmt: skip
+        return _sound(model, audio, seconds, out, words, temperature=temperature, top_k=top_k,
+                      seed=seed, device=device, as_json=as_json)  # fmt: skip
     told = given(system=system, chat_template=chat_template)
     if told and not chat:
         name = next(iter(told)).replace("_", "-")
@@ -113,6 +131,26 @@ def generate(
         lambda prompt, written: {"prompt": prompt, "text": written},
     )
     run(source, verb, as_json=as_json, chunk=64)
+
+
+def _sound(
+    model: str,
+    audio: Path | None,
+    seconds: float | None,
+    out: Path | None,
+    words: dict[str, Any],
+    **how: Any,
+) -> None:
+    """Sound instead of text; what belongs to text is refused."""
+    from allformer.cli.sound_tokens import go_on
+
+    if words:
+        name = next(iter(words)).replace("_", "-")
+        flag = name.upper() if name == "text" else f"--{name}"
+        raise AllformerError(f"{flag} is for text, but --audio, --seconds and --out are for sound")
+    if out is None:
+        raise AllformerError("--out is missing: say where the sound goes, --out out.wav")
+    go_on(model, audio, 5.0 if seconds is None else seconds, out, **how)
 
 
 def _one_by_one(pipeline: Any, num_beams: int | None) -> bool:

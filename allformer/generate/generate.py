@@ -21,7 +21,7 @@ from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
 from allformer.generate.decode import decode
 from allformer.generate.options import DEFAULTS, GenerationConfig, settle
-from allformer.generate.processors import make_processors
+from allformer.generate.processors import Processor, make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_other, read_prompt
 from allformer.generate.request import Draw, Generated, Request, Streamer
 from allformer.generate.stepper import padding_columns, stepper_for
@@ -43,6 +43,7 @@ def generate(
     tokenizer: Any = None,
     decoder_input_ids: Tensor | None = None,
     limits: Sequence[int] | None = None,
+    processors: Sequence[Processor] = (),
     dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Any:
@@ -55,9 +56,10 @@ def generate(
     `options` are the fields of `GenerationConfig`; they win over `generation`, which wins over the
     model's own (`model.provenance.generation`, if there is one). A decoder's prompts are padded on
     the left. `stop_strings` needs `tokenizer`. `limits` has for each row how many tokens it may
-    get, where that is less than `max_new_tokens`. `dtype` is what is computed in. What an encoder's
-    mixers take (`global_attention_mask`) may be given too, and what it reads in place of tokens
-    (`input_features`).
+    get, where that is less than `max_new_tokens`. `processors` change the scores of each step
+    behind those that the options ask for (`generate/processors.py`). `dtype` is what is computed
+    in. What an encoder's mixers take (`global_attention_mask`) may be given too, and what it reads
+    in place of tokens (`input_features`).
     """
     stepper = stepper_for(model, dtype)
     inputs = _of_encoder(model, options)
@@ -91,6 +93,7 @@ def generate(
             new = new_tokens(model, ids.shape[1], skip, g)
             request = _request(model, g, source, ids, new, generator, tokenizer)
             request.streamer = streamer
+            request.processors = [*request.processors, *processors]
             if limits is not None:
                 request.limit = request.limit.minimum(_row_limits(limits, len(ids)))
             state = stepper.open(source, mask, g.use_cache is not False, **inputs)

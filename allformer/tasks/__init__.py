@@ -12,6 +12,7 @@ from __future__ import annotations
 from allformer.tasks.answer import answer
 from allformer.tasks.classify import classify
 from allformer.tasks.classify_image import classify_image
+from allformer.tasks.continue_sound import Continuation, continue_sound
 from allformer.tasks.detect import detect
 from allformer.tasks.draw import Drawing, draw
 from allformer.tasks.drawing_kit import open_drawing
@@ -44,42 +45,11 @@ from allformer.tasks.transcribe_live import transcribe_live
 Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
-    "Answer",
-    "Detected",
-    "Drawing",
-    "Entity",
-    "Fill",
-    "ImagePipeline",
-    "Kit",
-    "Label",
-    "Match",
-    "Pipeline",
-    "Segment",
-    "Segmentation",
-    "SpeechPipeline",
-    "Stream",
-    "answer",
-    "classify",
-    "classify_image",
-    "detect",
-    "draw",
-    "embed",
-    "embed_image",
-    "fill",
-    "generate",
-    "image_similarity",
-    "open_drawing",
-    "open_image_pipeline",
-    "open_kit",
-    "open_pipeline",
-    "open_speech",
-    "search_images",
-    "search_texts",
-    "segment",
-    "similarity",
-    "summarise",
-    "tag",
-    "transcribe",
-    "transcribe_live",
-    "translate",
+    "Answer", "Continuation", "Detected", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit",
+    "Label", "Match", "Pipeline", "Segment", "Segmentation", "SpeechPipeline", "Stream",
+    "answer", "classify", "classify_image", "continue_sound", "detect", "draw", "embed",
+    "embed_image", "fill", "generate", "image_similarity", "open_drawing",
+    "open_image_pipeline", "open_kit", "open_pipeline", "open_speech", "search_images",
+    "search_texts", "segment", "similarity", "summarise", "tag", "transcribe",
+    "transcribe_live", "translate",
 ]  # fmt: skip
