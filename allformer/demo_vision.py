@@ -22,7 +22,7 @@ import torch
 from allformer.data.pictures.shapes import write_shapes
 from allformer.data.shapes import KINDS
 from allformer.errors import CheckpointError
-from allformer.explain.vision.several import Part, write_several
+from allformer.explain.several import Part, write_several
 from allformer.explain.words import Pair
 from allformer.images.processor import FILES, load_processor
 from allformer.run_report import last_figures, report_run

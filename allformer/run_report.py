@@ -19,7 +19,7 @@ from allformer.core.model import EncoderDecoderModel
 from allformer.errors import AllformerError, ConfigError
 from allformer.evaluate import evaluate_run
 from allformer.explain.report import Sample, write_report
-from allformer.explain.vision.several import Part, write_several
+from allformer.explain.several import Part, write_several
 from allformer.explain.words import said, word
 from allformer.images.processor import FILES, Processor, load_processor
 from allformer.run_facts import run_facts, taught

@@ -21,9 +21,10 @@ from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from allformer.errors import DataError
-from allformer.sound.clip import write_wav
+from allformer.sound.write import write
 
 RATE = 8000  # samples a second: a telephone's, enough for words
 STEP = 0.005  # seconds between the values of what moves: formants, loudness, pitch
@@ -357,10 +358,11 @@ def write_voices(path: str | Path, *, train: int, val: int, test: int = 0, **sai
     for i, (split, count) in enumerate(counts.items()):
         if not count:
             continue
+        (folder / split).mkdir(parents=True, exist_ok=True)
         rows = []
         for number, one in enumerate(Voices(count, seed=len(counts) * seed + i, **said)):
             file = f"{split}/{number:05d}.wav"
-            write_wav(folder / file, one.wave, one.rate)
+            write(folder / file, torch.from_numpy(one.wave), one.rate)
             rows.append(f"{file}\t{one.text}\t{one.speaker}\n")
         table = "path\ttext\tspeaker\n" + "".join(rows)
         (folder / f"{split}.tsv").write_text(table, encoding="utf-8", newline="\n")

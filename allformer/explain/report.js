@@ -374,6 +374,33 @@ document.addEventListener("DOMContentLoaded", () => {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showHeads);
   }
 
+  // --- sounds ---
+
+  // A line follows what is played; a click on the spectrogram plays from there, and one at a time.
+  function startPlayers() {
+    const players = [...document.querySelectorAll("audio")];
+    for (const audio of players) {
+      const heard = audio.previousElementSibling, scope = heard.querySelector(".scope");
+      const line = scope.querySelector(".playhead"), length = Number(heard.dataset.seconds);
+      const show = () => {
+        line.hidden = audio.paused && audio.currentTime === 0;
+        line.style.setProperty("--at", Math.min(1, audio.currentTime / length));
+        if (!audio.paused) requestAnimationFrame(show);
+      };
+      audio.addEventListener("play", () => {
+        for (const other of players) if (other !== audio) other.pause();
+        show();
+      });
+      audio.addEventListener("seeked", show);
+      audio.addEventListener("ended", () => (line.hidden = true));
+      scope.addEventListener("click", (event) => {
+        const box = scope.getBoundingClientRect();
+        audio.currentTime = (length * (event.clientX - box.left)) / box.width;
+        audio.play();
+      });
+    }
+  }
+
   // --- commands ---
 
   function startCopying() {
@@ -425,6 +452,7 @@ document.addEventListener("DOMContentLoaded", () => {
   startScrolling();
   startPlots();
   startAttention();
+  startPlayers();
   startCopying();
   startLanguage();
 });

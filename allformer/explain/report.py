@@ -24,6 +24,7 @@ from allformer.explain.heat import about_positions, position_figures
 from allformer.explain.layers import layer_charts
 from allformer.explain.page import filled, paragraphs, write_page
 from allformer.explain.samples import Sample, sample_list
+from allformer.explain.sound.sounds import about_sounds, sound_list
 from allformer.explain.vision.attention import attention_over
 from allformer.explain.vision.looks import reads_pictures
 from allformer.explain.vision.pictures import about_pictures, picture_list
@@ -148,6 +149,8 @@ def _samples(
         told, shown = examples.about_examples(predictions), examples.example_list(predictions)
         if predictions.pictures:
             told, shown = about_pictures(predictions), picture_list(predictions)
+        if predictions.sounds:
+            told, shown = about_sounds(predictions), sound_list(predictions)
         mistakes = examples.confusion_table(predictions)
     if calibration is not None:
         mistakes += calibration.html

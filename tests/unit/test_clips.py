@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from allformer.errors import DataError
-from allformer.sound.clip import clip, from_clip, write_wav
+from allformer.sound.clip import clip, from_clip
 from allformer.train.heard import Heard, Spoken
 from allformer.train.predictions import Predictions
 
@@ -20,15 +20,13 @@ def test_a_clip_is_the_sound_to_a_16_bit_step() -> None:
     again, rate = from_clip(clip(wave, 8000))
     assert rate == 8000
     assert again.shape == (2, 500)
-    assert np.abs(again - wave.numpy()).max() <= 0.5 / 32767 + 1e-6
+    assert np.abs(again - wave.numpy()).max() <= 1 / 2**15
 
 
-def test_what_is_too_loud_is_cut_off_and_what_is_too_long_too(tmp_path: Path) -> None:
+def test_what_is_too_loud_is_cut_off_and_what_is_too_long_too() -> None:
     again, _ = from_clip(clip(np.array([3.0, -3.0, 0.5]), 16_000))
     assert again[0].tolist() == pytest.approx([1.0, -1.0, 0.5], abs=1e-4)
     assert from_clip(clip(np.zeros(900), 100, seconds=2.0))[0].shape == (1, 200)
-    file = write_wav(tmp_path / "new" / "a.wav", np.zeros(10), 8000)
-    assert file.read_bytes().startswith(b"RIFF")
 
 
 def test_what_is_no_sound_is_refused() -> None:

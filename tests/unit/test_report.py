@@ -154,7 +154,8 @@ def test_allows_its_own_script_alone(tmp_path: Path) -> None:
     script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
     assert script
     digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+    policy = "default-src 'none'; img-src data:; media-src data:; "
+    policy += "style-src 'unsafe-inline'; "
     assert policy + f"script-src 'sha256-{digest}'" in page
 
 

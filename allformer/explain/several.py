@@ -1,5 +1,5 @@
-"""A page of several models that see, each in a section: what it was taught, how well, and what it
-says of pictures that it never saw.
+"""A page of several models, each in a section: what it was taught, how well, and what it makes of
+pictures or sounds that it never met.
 
     write_several("demo/report.html", title=…, lead=…, parts=[Part("classifier", …), …], facts={…})
 """
@@ -19,6 +19,7 @@ from allformer.explain.charts import Chart
 from allformer.explain.curves import loss_chart
 from allformer.explain.page import paragraphs, write_page
 from allformer.explain.report import commands_list, facts_list
+from allformer.explain.sound.sounds import about_sounds, sound_list
 from allformer.explain.vision.attention import attention_over
 from allformer.explain.vision.looks import seeing_stack
 from allformer.explain.vision.pictures import about_pictures, picture_list
@@ -30,8 +31,8 @@ from allformer.train.predictions import Predictions
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One trained model. With a `processor` it is shown where it looks; `more` is the address of a
-    page of its own."""
+    """One trained model. With a `processor` it is shown where it looks, and `inside` is HTML of the
+    same kind; `more` is the address of a page of its own. Speed is in `unit`s."""
 
     name: str  # an id of the page
     nav: Pair
@@ -44,6 +45,8 @@ class Part:
     facts: Mapping[str, Any] = field(default_factory=dict)
     processor: Processor | None = None
     more: str = ""
+    inside: str = ""
+    unit: str = "pictures"
 
 
 def write_several(
@@ -74,12 +77,12 @@ def write_several(
 
 def _section(part: Part, plots: dict[str, Chart]) -> str:
     parameters = sum(p.numel() for p in part.model.parameters())
-    cards = headline.cards(parameters, part.history, part.scores, part.facts, "pictures")
+    cards = headline.cards(parameters, part.history, part.scores, part.facts, part.unit)
     lead = paragraphs([part.lead]) if part.lead[0] else ""
     html = (
         f'<h2>{spans(part.title)}</h2>{lead}<dl class="cards">{cards}</dl>'
-        f"{_pictures(part.predictions)}"
-        f"{examples.confusion_table(part.predictions)}{_inside(part)}"
+        f"{_shown(part.predictions)}"
+        f"{examples.confusion_table(part.predictions)}{part.inside}{_inside(part)}"
     )
     name = f"loss-{part.name}"
     if (chart := loss_chart(part.history, "chart.plain", name, "small")) is not None:
@@ -90,10 +93,12 @@ def _section(part: Part, plots: dict[str, Chart]) -> str:
     return f'<section id="{part.name}">{html}</section>'
 
 
-def _pictures(predictions: Predictions) -> str:
-    if not predictions.pictures:
-        return paragraphs([word("samples.none")])
-    return paragraphs([about_pictures(predictions)]) + picture_list(predictions)
+def _shown(predictions: Predictions) -> str:
+    if predictions.sounds:
+        return paragraphs([about_sounds(predictions)]) + sound_list(predictions)
+    if predictions.pictures:
+        return paragraphs([about_pictures(predictions)]) + picture_list(predictions)
+    return paragraphs([word("samples.none")])
 
 
 def _inside(part: Part) -> str:

@@ -1,0 +1,90 @@
+"""The words of the report of a model that hears; see `words`."""
+
+from __future__ import annotations
+
+from allformer.explain.run_words import Pair
+
+SOUND_WORDS: dict[str, Pair] = {
+    # --- what was taught ---
+    "title.transcription": (
+        "A Transformer learned to write down what it hears",
+        "一个 Transformer 学会了听写",
+    ),
+    "title.sound-codec": (
+        "A codec learned to write sound as tokens",
+        "一个编解码器学会了把声音写成词元",
+    ),
+    "title.sound-tokens": (
+        "A Transformer learned to go on speaking",
+        "一个 Transformer 学会了接着说下去",
+    ),
+    "lead.hears": (
+        "{seconds} seconds of sound become {frames} spectra of {bins} bands; two convolutions make "
+        "{positions} vectors of them, which the encoder reads, and the decoder writes the words. "
+        "{shape}",
+        "{seconds} 秒声音变成 {frames} 个 {bins} 频带的频谱，两层卷积把它们变成 {positions} 个"
+        "向量，由编码器读入，再由解码器写出文字。{shape}",
+    ),
+    "lead.sound-codec": (
+        "A codec writes sound as tokens, some fifty groups a second, and makes sound of them "
+        "again. What goes on speaking says such tokens.",
+        "编解码器把声音写成词元，每秒几十组，再由词元还原成声音。接着说话的模型说出的正是这些词元。",
+    ),
+    # --- sounds ---
+    "sounds.transcripts": (
+        "Held-out recordings that the model did not learn from, with what it wrote. Time runs to "
+        "the right, pitch upwards; what is louder is lighter. Press play, or click where you want "
+        "to begin.",
+        "以下录音均未用于训练，上方是模型写出的文字。横轴为时间，纵轴为音高，越响越亮。"
+        "可按播放键，或点击图上任意处从那里听起。",
+    ),
+    "sounds.versions": (
+        "Held-out recordings as they were, and as the codec gives them back at so many bits a "
+        "second.",
+        "以下录音均未用于训练：先是原声，再是编解码器在不同码率下还原的声音。",
+    ),
+    "sounds.continued": (
+        "The model was given the beginning of a held-out recording, up to the white line; what "
+        "follows is its own. Nothing was picked by hand.",
+        "白线之前是给模型的开头，取自未用于训练的录音；白线之后是它自己接着说的。结果未经人工挑选。",
+    ),
+    "sounds.judged": (
+        "A recogniser that had no part in them hears what was to be expected in {right} of these "
+        "{shown}.",
+        "由与生成无关的识别器来听，这 {shown} 段中有 {right} 段正如所料。",
+    ),
+    "sounds.more": ("{n} more sounds", "再听 {n} 段"),
+    "sounds.wanted": ("is:", "应为："),
+    "sounds.original": ("original", "原声"),
+    "sounds.given": ("given", "给出"),
+    "sounds.made": ("made", "续说"),
+    "sounds.score": ("SI-SDR {score} dB", "SI-SDR {score} dB"),
+    "sounds.spectrogram": ("spectrogram", "频谱图"),
+    # --- attention over sound ---
+    "listens.intro": (
+        "For each token that it writes, the decoder looks at the sound. A row is a token, and "
+        "time runs to the right as in the spectrogram above it; the brighter, the more of its "
+        "attention is there. A recogniser that hears word after word draws a staircase.",
+        "解码器每写一个词元，都会去看声音。每一行是一个词元，时间与上方频谱图一致，越亮表示注意力越多。"
+        "逐词听写的模型会画出一道阶梯。",
+    ),
+    "listens.note": (
+        "Mean of all heads of the layer whose weights are the sharpest: layer {layer} of {layers}.",
+        "所有头的平均，取权重最集中的一层：第 {layer} 层（共 {layers} 层）。",
+    ),
+    "listens.none": (
+        "There is no recording here to listen to, or no layer that weighs sound.",
+        "没有可供观察的录音，或没有给声音分配权重的层。",
+    ),
+    # --- architecture and cost ---
+    "diagram.sound": ("log-mel spectra", "对数梅尔频谱"),
+    # --- figures and next steps ---
+    "card.sounds.unit": ("recordings/s", "段/秒"),
+    "chart.sounds.unit": ("recordings per second", "段/秒"),
+    "figure.wer": ("Word error rate", "词错误率"),
+    "figure.cer": ("Character error rate", "字符错误率"),
+    "figure.si_sdr": ("SI-SDR, dB", "SI-SDR（dB）"),
+    "figure.spectral_distance": ("Spectral distance", "频谱距离"),
+    "next.transcribe": ("Write down a recording", "听写一段录音"),
+    "next.continue": ("Go on with a recording", "接着一段录音说下去"),
+}
