@@ -53,6 +53,9 @@ USES: dict[str, dict[str, str]] = {
     "segmentation": {"segment": "allformer segment {run} picture.jpg"},
     "image-codec": {},  # it is used by what draws: text-to-image
     "text-to-image": {"draw": "allformer draw {run} '…'"},
+    "sound-tokens": {
+        "continue": "allformer generate {run} --audio prompt.wav --seconds 5 --out out.wav"
+    },
 }
 LONGEST = 80  # characters of a text that a command line can show
 

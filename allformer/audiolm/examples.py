@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from allformer.audiolm.hearing import Heard, Hearing
+from allformer.audiolm.hearing import Encoded, Hearing
 from allformer.audiolm.tokens import Row, Stage
 from allformer.data.encoded import Rows
 
@@ -50,7 +50,7 @@ class Examples:
 
 def cut_anew(
     ears: Hearing,
-    streams: Sequence[Heard],
+    streams: Sequence[Encoded],
     stage: Stage,
     seconds: float,
     key: Sequence[int],
@@ -65,7 +65,7 @@ def cut_anew(
     return Examples.of(rows)
 
 
-def cut_once(ears: Hearing, streams: Sequence[Heard], stage: Stage, seconds: float) -> Examples:
+def cut_once(ears: Hearing, streams: Sequence[Encoded], stage: Stage, seconds: float) -> Examples:
     """Of each stream its parts one after the other: the same each time."""
     rows = []
     for heard in streams:

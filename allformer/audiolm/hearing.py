@@ -30,7 +30,7 @@ from allformer.sound.mel import RATE
 CODEC = "codec"  # within a run: its own
 
 
-class Heard(NamedTuple):
+class Encoded(NamedTuple):
     """A stream; what nobody asks for is empty."""
 
     units: Ids  # U
@@ -62,7 +62,7 @@ class Hearing:
         """Frames a second."""
         return 0.0 if self.codec is None else self.codec.rate / self.codec.hop
 
-    def hear(self, wave: Tensor) -> Heard:
+    def hear(self, wave: Tensor) -> Encoded:
         """S samples at `rate` as units and codes."""
         units, codes = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
         if self.units is not None:
@@ -70,16 +70,16 @@ class Hearing:
         if self.codec is not None:
             own = resample(wave, self.rate, self.codec.rate)
             codes = self.codec.encode(own[None, None])[0].cpu().numpy()
-        return Heard(units, codes, len(wave) / self.rate)
+        return Encoded(units, codes, len(wave) / self.rate)
 
-    def cut(self, heard: Heard, start: float, seconds: float) -> Heard:
+    def cut(self, heard: Encoded, start: float, seconds: float) -> Encoded:
         """A part of what was heard, of `seconds` from `start` on, or as much as there is."""
         units, codes = (
             slice(first := round(start * rate), first + round(seconds * rate))
             for rate in (self.unit_rate, self.frame_rate)
         )
         rest = min(seconds, heard.seconds - start)
-        return Heard(heard.units[units], heard.codes[:, codes], rest)
+        return Encoded(heard.units[units], heard.codes[:, codes], rest)
 
     def to(self, device: torch.device | str) -> Hearing:
         """The same on another device."""

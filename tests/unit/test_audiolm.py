@@ -22,8 +22,10 @@ from allformer.checkpoint.run import load_run
 from allformer.cli.main import app
 from allformer.core.loss import IGNORE
 from allformer.errors import CheckpointError, ConfigError, DataError
+from allformer.run_report import report_run
 from allformer.sound import read, write
 from allformer.train.loop import open_objective, train
+from allformer.train.predictions import Predictions
 from allformer.train.recipe import Recipe, make_recipe
 from tests import hearing
 
@@ -142,6 +144,18 @@ def test_a_run_keeps_all_that_it_takes(there: Path) -> None:
         opened_run = load_run(run)
         assert opened_run.tokenizer is None
         assert opened_run.model.config.decoder.source.vocab == facts.stage.size
+
+
+def test_the_last_stage_lets_one_hear_how_held_out_recordings_go_on(there: Path) -> None:
+    assert Predictions.load(there / "runs" / "coarse") is None
+    found = Predictions.load(there / "runs" / "fine")
+    assert found is not None
+    assert [(one.name, one.prompt) for one in found.sounds] == [("high", 0.74), ("low", 0.74)]
+    page = report_run(there / "runs" / "fine", say=lambda line: None).page
+    text = page.read_text(encoding="utf-8")
+    assert found.sounds[0].sound[:200] in text
+    assert "--audio prompt.wav" in text
+    report_run(there / "runs" / "coarse", say=lambda line: None)
 
 
 def test_recipes_that_cannot_work_are_refused(there: Path) -> None:

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from allformer.audiolm.examples import Examples, cut_anew, cut_once
-from allformer.audiolm.hearing import CODEC, Heard, Hearing, codec_fingerprint, open_codec
+from allformer.audiolm.generate import open_audiolm
+from allformer.audiolm.hearing import CODEC, Encoded, Hearing, codec_fingerprint, open_codec
 from allformer.audiolm.recordings import (
     Recording,
     find_recordings,
@@ -43,11 +44,14 @@ from allformer.config.check import Rule
 from allformer.core.inputs import Side
 from allformer.core.loss import IGNORE
 from allformer.core.precision import pick_device
-from allformer.errors import ConfigError, DataError
+from allformer.errors import AllformerError, ConfigError, DataError
+from allformer.sound.clip import clip
 from allformer.train.batch import Array, Frame, lay_rows
+from allformer.train.heard import Heard
 from allformer.train.objectives.documents import LineBatch
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
 from allformer.train.objectives.words import SaysWords, check_length, check_words
+from allformer.train.predictions import Predictions
 from allformer.train.sections.section import (
     Count,
     NotNegative,
@@ -59,6 +63,7 @@ from allformer.train.sections.section import (
 from allformer.train.sections.vocabulary import Vocabulary
 
 _TWO = Rule(lambda x: len(x) == 2 and 0 <= x[0] <= x[1], "must be [least, most]", "try [0.1, 0.4]")
+VOICES, GIVEN, SAID = 8, 0.75, 3.0  # that the report lets one hear: how many, and their seconds
 _SIZES = {"units": 256, "codes": 1024, "books": 8}  # to check a model with, before it is known
 
 
@@ -132,6 +137,7 @@ class SoundTokens(SaysWords, Objective[Examples, LineBatch]):
 
     def __init__(self, recipe: Any = None) -> None:
         super().__init__(recipe)
+        self.run: Path | None = None
         self.recordings: tuple[Sequence[Recording], Sequence[Recording]] | None = None
 
     @property
@@ -205,7 +211,7 @@ class SoundTokens(SaysWords, Objective[Examples, LineBatch]):
                 f"{self.data.seconds:g}; join recordings of a voice (data.join), or take less"
             )
 
-    def _heard(self, ears: Hearing, recordings: Sequence[Recording], number: int) -> list[Heard]:
+    def _heard(self, ears: Hearing, recordings: Sequence[Recording], number: int) -> list[Encoded]:
         data, seed = self.data, self.recipe.train.seed
         pause = (data.pause[0], data.pause[1])
         found = streams(
@@ -258,6 +264,7 @@ class SoundTokens(SaysWords, Objective[Examples, LineBatch]):
 
     def leave(self, run: Path) -> None:
         """Units, codec, and what the ids are, so that the run goes on wherever it is taken."""
+        self.run = run
         units, codec = self.ears.units, self.ears.codec
         facts: dict[str, Any] = {}
         if units is not None:
@@ -294,3 +301,28 @@ class SoundTokens(SaysWords, Objective[Examples, LineBatch]):
         sides = {"decoder": Side(batch.layout, {"input_ids": batch.ids}, batch.ids)}
         hidden: Tensor = model.hidden(sides, dtype=dtype)["decoder"]  # N dim
         return hidden
+
+    def predictions(self, model: Any, examples: Examples, count: int = 50) -> Predictions | None:
+        """How held-out recordings go on, a voice each; of the stage that is trained last, which
+        finds the others beside it."""
+        assert self.recordings is not None
+        try:
+            kit = open_audiolm(self.run or "", device=model.device)
+        except AllformerError:  # stages are missing still, or do not belong together
+            return None
+        voices = list(dict.fromkeys(each.voice for each in self.recordings[1]))[:VOICES]
+        prompts = [self._prompt(voice, kit.ears.rate) for voice in voices]
+        found = kit.go_on(prompts, kit.ears.rate, seconds=SAID, seed=self.recipe.train.seed)
+        return Predictions(
+            sounds=tuple(
+                Heard(clip(wave, kit.rate), name=voice, prompt=begin / kit.rate)
+                for voice, (wave, begin) in zip(voices, found, strict=True)
+            )
+        )
+
+    def _prompt(self, voice: str, rate: int) -> Tensor:
+        """The beginning of what a voice says in held-out recordings."""
+        assert self.recordings is not None
+        own = [each for each in self.recordings[1] if each.voice == voice]
+        joined = streams(own, rate, join=GIVEN, seed=self.recipe.train.seed)
+        return next(iter(joined))[: round(GIVEN * rate)]
