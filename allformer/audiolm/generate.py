@@ -33,6 +33,9 @@ from allformer.core.precision import pick_device
 from allformer.errors import CheckpointError
 from allformer.sound import resample
 
+# The encoder hears silence behind a prompt that is cut off, where training had more sound: the last
+# units are said anew.
+EDGE = 0.1  # seconds
 TEMPERATURES = {"semantic": 0.6, "coarse": 0.8, "fine": 0.6}  # the paper's, section IV.B
 
 
@@ -155,10 +158,11 @@ class AudioLM:
         """Units of what is known, and those that follow."""
         speaking, ears = self.stages["semantic"], self.ears
         assert ears.units is not None
-        before = []
+        before, edge = [], round(EDGE * ears.unit_rate)
         for sound, frames in zip(sounds, known, strict=True):
             wave = sound.wave[len(sound.wave) - self._samples(frames) :]
-            before.append(without_repeats(ears.units.encode(wave, ears.rate).numpy()))
+            found = ears.units.encode(wave, ears.rate).numpy()
+            before.append(without_repeats(found[: max(0, len(found) - edge)]))
         prompts = [speaking.stage.prompt(units) for units in before]
         most = round(speaking.facts.seconds * ears.unit_rate)
         room = max(1, most - max(map(len, before)))

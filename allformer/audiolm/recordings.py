@@ -34,6 +34,10 @@ class Recording:
     source: Path | Tensor = field(repr=False)
     rate: int = 0  # of samples; a file says its own
 
+    def in_memory(self, rate: int) -> Recording:
+        """The same with its samples, read once."""
+        return Recording(self.name, self.voice, self.wave(rate), rate)
+
     def wave(self, rate: int) -> Tensor:
         """S samples in −1 … 1 at that rate."""
         if isinstance(self.source, Path):

@@ -195,6 +195,8 @@ class SoundTokens(SaysWords, Objective[Examples, LineBatch]):
         assert self.recordings is not None
         ears = self.ears.to(pick_device(None))
         train, held = self.recordings
+        if self.data.passes > 1:
+            train = [each.in_memory(ears.rate) for each in train]
         self._train = [h for n in range(self.data.passes) for h in self._heard(ears, train, n)]
         self._held = self._heard(ears, held, self.data.passes)
         minutes = [sum(h.seconds for h in each) / 60 for each in (self._train, self._held)]
