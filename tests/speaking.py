@@ -39,10 +39,10 @@ def encoder(layers: int = 2, seconds: float = 2.0) -> Any:
 
 
 @torch.no_grad()
-def codec(books: int = 4, codes: int = 8) -> Any:
-    """50 frames a second of so many books, at 8 kHz."""
-    each = 50 * (codes - 1).bit_length() / 1000
-    trunk = Seanet(hidden=4, ratios=(8, 5, 4), lstm=0)
+def codec(books: int = 4, codes: int = 8, hop: int = 160) -> Any:
+    """50 frames a second (or 8000 / hop) of so many books, at 8 kHz."""
+    each = RATE / hop * (codes - 1).bit_length() / 1000
+    trunk = Seanet(hidden=4, ratios=(8, 5, hop // 40), lstm=0)
     tree = Encodec(RATE, trunk, dim=8, codes=codes, bandwidths=(each, (books + 0.01) * each))
     made = build(tree, seed=0).eval()
     waves = torch.cat([tone(100.0 * n, 0.3) for n in range(1, 12)])

@@ -12,6 +12,7 @@ import torch
 
 from tests.mutants import (
     answers,
+    audiolm,
     blocks,
     clip,
     codecs,
@@ -51,6 +52,7 @@ ROOMS = (
     speech,
     words,
     sound_learning,
+    audiolm,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

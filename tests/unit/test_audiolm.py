@@ -84,9 +84,13 @@ def opened(root: Path, stage: str) -> Any:
 def test_each_label_is_the_next_id_and_nothing_that_is_given_counts(
     there: Path, stage: str
 ) -> None:
-    objective = opened(there, stage)
+    check_batch(opened(there, stage))
+
+
+def check_batch(objective: Any) -> None:
+    """Row by row."""
     examples = objective.examples(0)
-    index = np.arange(2)
+    index = np.array([1, 0])
     batch = objective.collate(examples, index)
     ids, labels = batch.ids.tolist(), batch.labels.tolist()
     counted = 0
@@ -189,6 +193,32 @@ def test_codes_come_in_the_order_of_their_books_and_each_row_has_its_own_count(
     assert [len(ids) for ids in said] == [10, 24]
     for ids in said:
         assert speaking.stage.read(ids).shape[0] == 2  # which refuses an id of another book
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_likeliest_is_said_of_what_may_come(kit: AudioLM, stage: str) -> None:
+    check_likeliest(kit.stages[stage].model, kit.stages[stage].stage)
+
+
+def check_likeliest(model: Any, stage: Stage) -> None:
+    """Step by step through the whole model, without a cache, each row alone."""
+    codes = np.random.default_rng(1).integers(0, 8, (3, 20))
+    prompts = [stage.prompt([1, 2, 4][:n], codes, known=n) for n in (2, 3)]
+    for prompt, said in zip(
+        prompts, say(model, stage, prompts, [7, 7], temperature=1e-5), strict=True
+    ):
+        ids = prompt.tolist()
+        for number in range(7):
+            may = [*stage.may_say(number), *([stage.end] if stage.name == "semantic" else [])]
+            may = [i for i in may if stage.name != "semantic" or i != ids[-1]]
+            with torch.no_grad():
+                scores = model(input_ids=torch.tensor([ids])).logits[0, -1]
+            best = max(may, key=lambda i: float(scores[i]))
+            if best == stage.end:
+                assert len(said) == number
+                break
+            assert said[number] == best
+            ids.append(best)
 
 
 def test_units_come_without_repeats_and_without_marks(kit: AudioLM) -> None:

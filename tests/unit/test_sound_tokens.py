@@ -18,6 +18,10 @@ def drawn(books: int, frames: int, size: int, seed: int) -> np.ndarray:
 
 
 def test_repeats_go_and_what_comes_back_later_stays() -> None:
+    check_repeats()
+
+
+def check_repeats() -> None:
     assert without_repeats([7, 7, 7, 2, 2, 7]).tolist() == [7, 2, 7]
     assert without_repeats([]).tolist() == []
 
@@ -31,6 +35,19 @@ def test_no_two_neighbours_are_alike_and_the_order_is_kept(units: list[int]) -> 
 
 
 def test_codes_lie_frame_by_frame_each_book_with_its_offset() -> None:
+    check_flat()
+
+
+def check_flat() -> None:
+    """As the paper's formula has it, by hand; and the row of each stage."""
+    for name, before, said in (
+        ("coarse", [4, 2], [1 + 5, 3 + 5 + 10, 2 + 5, 4 + 5 + 10]),
+        ("fine", [1, 3 + 10, 2, 4 + 10], [5 + 20, 6 + 20]),
+    ):
+        stage = Stage(name, units=5, codes=10, coarse=2, books=3)
+        row = stage.row([4, 4, 2], [[1, 2], [3, 4], [5, 6]])
+        assert row.ids.tolist() == [stage.begin, *before, stage.then, *said]
+        assert row.given == len(before) + 2
     assert flatten([[1, 2], [3, 4]], 10).tolist() == [1, 13, 2, 14]
     assert flatten([[1, 2], [3, 4]], 10, first=2).tolist() == [21, 33, 22, 34]
 

@@ -29,6 +29,11 @@ def units() -> Units:
 
 
 def test_the_states_are_those_behind_the_layer_that_is_asked_for() -> None:
+    check_layers()
+
+
+def check_layers() -> None:
+    """The last one behind the final norm, as transformers counts them."""
     model = hearing.encoder()
     frames = torch.randn(2, 16, 40, generator=torch.Generator().manual_seed(0))
     seen = af.trace(model, input_features=frames)
@@ -41,11 +46,18 @@ def test_the_states_are_those_behind_the_layer_that_is_asked_for() -> None:
 
 
 def test_units_are_the_nearest_centres_of_states_at_mean_0_and_variance_1(units: Units) -> None:
-    wave = hearing.tone(300.0, 1.0)
+    check_units(units)
+
+
+def check_units(units: Units) -> None:
+    """By hand: one window of two seconds, of which one is silence; and a second window."""
+    wave = torch.cat([hearing.tone(pitch, 0.25) for pitch in (200.0, 400.0, 800.0, 1600.0)])
     at = torch.nn.functional.pad(resample(wave, hearing.RATE, 16_000), (0, 16_000))
     states = units.encoder.states(input_features=log_mel(at[None], 16))["encoder"][0, :50]
     plain = nearest((states - units.mean) / units.spread, units.centres)
     assert torch.equal(units.encode(wave, hearing.RATE), plain)
+    twice = torch.cat([wave, torch.zeros_like(wave), wave])
+    assert torch.equal(units.encode(twice, hearing.RATE)[100:], plain)
 
 
 def test_fifty_a_second_whatever_the_rate_and_beyond_a_window(units: Units) -> None:
@@ -154,11 +166,16 @@ def test_streams_join_one_voice_at_a_time_with_silence_between() -> None:
 
 
 def test_units_and_codes_are_cut_at_the_same_seconds(units: Units) -> None:
-    ears = Hearing(units, hearing.codec())
+    check_cut(units)
+
+
+def check_cut(units: Units) -> None:
+    """With a codec of other frames than units: 25 a second, and 50."""
+    ears = Hearing(units, hearing.codec(hop=320))
     wave = torch.cat([hearing.tone(p, 0.5, ears.rate) for p in (200.0, 400.0, 900.0)])
     heard = ears.hear(wave)
-    assert (len(heard.units), heard.codes.shape, heard.seconds) == (75, (4, 75), 1.5)
-    part = ears.cut(heard, 0.5, 0.6)
-    assert np.array_equal(part.units, heard.units[25:55])
-    assert np.array_equal(part.codes, heard.codes[:, 25:55])
+    assert (len(heard.units), heard.codes.shape, heard.seconds) == (75, (4, 38), 1.5)
+    part = ears.cut(heard, 0.48, 0.6)
+    assert np.array_equal(part.units, heard.units[24:54])
+    assert np.array_equal(part.codes, heard.codes[:, 12:27])
     assert ears.cut(heard, 1.2, 0.6).seconds == pytest.approx(0.3)
