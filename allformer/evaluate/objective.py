@@ -14,7 +14,8 @@ import torch
 from allformer import config
 from allformer.checkpoint.codec import load_codec
 from allformer.checkpoint.hub import find_checkpoint
-from allformer.checkpoint.load import read_config_of
+from allformer.checkpoint.load import load, read_config_of
+from allformer.checkpoint.run import SOUND_TOKENS
 from allformer.checkpoint.sound_codec import load_sound_codec
 from allformer.core.precision import pick_device
 from allformer.data.records.open import open_splits
@@ -76,6 +77,8 @@ def recipe_of(directory: Path) -> Recipe | None:
 def open_any(model: str, device: str | None = None, dtype: torch.dtype | None = None) -> Opened:
     """A checkpoint that reads text, or one that sees, or a codec: by what its config reads."""
     directory = find_checkpoint(model)
+    if (directory / SOUND_TOKENS).is_file():
+        return Wordless(load(directory, device=pick_device(device), dtype=dtype), directory)
     file = directory / "config.json"
     tree = read_config_of(file) if file.is_file() else None
     if isinstance(tree, config.Codec):
@@ -95,7 +98,7 @@ def told_objective(pipeline: Opened) -> str:
     tree = pipeline.model.config
     if isinstance(tree, config.Codec):
         return "image-codec"
-    if isinstance(pipeline, Wordless):
+    if isinstance(tree, config.SoundCodec):
         return "sound-codec"
     if isinstance(pipeline, ImagePipeline) and "classify-image" in pipeline.can:
         return "image-classification"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.testing
 from typer.testing import CliRunner
 
 import allformer as af
@@ -24,6 +25,7 @@ from allformer.core.loss import IGNORE
 from allformer.errors import CheckpointError, ConfigError, DataError
 from allformer.run_report import report_run
 from allformer.sound import read, write
+from allformer.train.batch import uncounted
 from allformer.train.loop import open_objective, train
 from allformer.train.predictions import Predictions
 from allformer.train.recipe import Recipe, make_recipe
@@ -160,6 +162,35 @@ def test_the_last_stage_lets_one_hear_how_held_out_recordings_go_on(there: Path)
     assert found.sounds[0].sound[:200] in text
     assert "--audio prompt.wav" in text
     report_run(there / "runs" / "coarse", say=lambda line: None)
+
+
+def test_a_run_is_scored_as_training_scored_it(there: Path) -> None:
+    run = there / "runs" / "coarse"
+    call = ["evaluate", str(run), "--device", "cpu", "--json"]
+    found = CliRunner().invoke(app, call)
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout.splitlines()[-1])
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert told["nll"] == pytest.approx(last["validation_nll"], rel=1e-5)
+    assert told["split"] == "val"
+    refused = CliRunner().invoke(app, [*call, "--split", "test"])
+    assert "is the val split" in str(refused.exception)
+
+
+@pytest.mark.slow
+def test_two_batches_share_one_graph(there: Path) -> None:
+    objective = opened(there, "coarse")
+    examples, frame = objective.examples(0), objective.frame()
+    model = af.build(objective.config(None), seed=0).eval()
+    graphs = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(
+        lambda batch: objective.loss(model, batch), backend=graphs, fullgraph=True, dynamic=False
+    )
+    for first in range(2):
+        batch = objective.collate(examples, np.arange(first, first + 2), frame)
+        plain, _ = objective.loss(model, batch)
+        torch.testing.assert_close(compiled(uncounted(batch))[0], plain, rtol=1e-4, atol=1e-4)
+    assert graphs.frame_count == 1
 
 
 def test_recipes_that_cannot_work_are_refused(there: Path) -> None:

@@ -15,7 +15,7 @@ Legend: N tokens of a batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -121,6 +121,15 @@ class RecordingData(Section, section="data"):
             )
         found = find_recordings(corpus or self.path or "", self.voice)
         return split(found, self.validation, self.hold_out, seed)
+
+    def scored(self, data: str | None, split: str | None) -> tuple[str, RecordingData]:
+        """The section whose held-out recordings are those to score, and what to call them."""
+        if split == "test":
+            raise DataError(
+                "--split test: what is held out is the val split (data.validation says which); "
+                "leave --split out"
+            )
+        return split or "val", self if data is None else replace(self, path=data)
 
 
 @register("sound-tokens")
@@ -308,8 +317,10 @@ class SoundTokens(SaysWords, Objective[Examples, LineBatch]):
         """How held-out recordings go on, a voice each; of the stage that is trained last, which
         finds the others beside it."""
         assert self.recordings is not None
+        if self.run is None:
+            return None
         try:
-            kit = open_audiolm(self.run or "", device=model.device)
+            kit = open_audiolm(self.run, device=model.device)
         except AllformerError:  # stages are missing still, or do not belong together
             return None
         voices = list(dict.fromkeys(each.voice for each in self.recordings[1]))[:VOICES]
