@@ -87,6 +87,7 @@ def go_on(
 ) -> None:
     """`allformer generate RUN --audio prompt.wav --seconds 5 --out out.wav`."""
     from allformer.audiolm.generate import open_audiolm
+    from allformer.sound import describe
     from allformer.tasks.continue_sound import LONGEST, continue_sound
     from allformer.train.progress import Progress
 
@@ -96,6 +97,8 @@ def go_on(
         raise AllformerError(
             f"--temperature {temperature:g} must be above 0: sound is drawn, the likeliest is a hum"
         )
+    if audio is not None:
+        describe(audio)  # one that cannot be read is refused before anything is opened
     writable(out)
     kit = open_audiolm(model, device=device)
     bar = Progress(max(1, round(seconds)), what="seconds", unit="second")

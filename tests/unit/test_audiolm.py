@@ -328,6 +328,8 @@ def test_the_command_writes_a_file(there: Path, tmp_path: Path) -> None:
     told = json.loads(found.stdout.splitlines()[-1])
     assert told == {"file": str(out), "seconds": 1.0, "begin": 0.5, "rate": hearing.RATE}
     assert len(read(out, rate=None)) == hearing.RATE
+    gone = CliRunner().invoke(app, [*call, "--audio", str(tmp_path / "elsewhere.wav")])
+    assert "is not there" in str(gone.exception)
     refused = CliRunner().invoke(app, [*call, "--num-beams", "4"])
     assert "--num-beams is for text" in str(refused.exception)
     missing = CliRunner().invoke(app, [*call[:2], "--seconds", "1"])
