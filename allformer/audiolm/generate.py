@@ -289,11 +289,18 @@ def _check(facts: Mapping[str, StageFacts], runs: Mapping[str, Path]) -> None:
                 f"{runs[first]} and {runs[second]} were trained with different {what}; train one "
                 f"of them again with the other's ({runs[first] / what})"
             )
-    if "fine" in facts and facts["fine"].stage.coarse != facts["coarse"].stage.coarse:
-        one, other = (facts[name].stage.coarse for name in ("coarse", "fine"))
+    one, other = (facts[name].seconds for name in ("semantic", "coarse"))
+    if one != other:
         raise CheckpointError(
-            f"{runs['coarse']} says {one} books, but {runs['fine']} goes on from {other}; train "
-            f"one of them again with objective.coarse={one}"
+            f"{runs['semantic']} has rows of {one:g} seconds, but {runs['coarse']} of {other:g}: "
+            f"units and codes would not be of the same time; train one of them again with "
+            f"data.seconds={other:g}"
+        )
+    if "fine" in facts and facts["fine"].stage.coarse != facts["coarse"].stage.coarse:
+        said, read = (facts[name].stage.coarse for name in ("coarse", "fine"))
+        raise CheckpointError(
+            f"{runs['coarse']} says {said} books, but {runs['fine']} goes on from {read}; train "
+            f"one of them again with objective.coarse={said}"
         )
 
 

@@ -351,7 +351,7 @@ def test_a_folder_without_a_stage_says_which(there: Path, tmp_path: Path) -> Non
         open_audiolm(runs)
 
 
-def test_stages_of_different_units_or_codecs_are_refused(there: Path, tmp_path: Path) -> None:
+def test_stages_that_do_not_belong_together_are_refused(there: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(there / "runs", runs, ignore=shutil.ignore_patterns("checkpoints"))
     for stage, what in (("semantic", "units"), ("fine", "codec")):
@@ -361,6 +361,12 @@ def test_stages_of_different_units_or_codecs_are_refused(there: Path, tmp_path: 
         with pytest.raises(CheckpointError, match=f"trained with different {what}"):
             open_audiolm(runs)
         file.write_text(kept)
+    file = runs / "semantic" / "sound_tokens.json"
+    kept = file.read_text()
+    file.write_text(json.dumps({**json.loads(kept), "seconds": 9.0}))
+    with pytest.raises(CheckpointError, match=r"rows of 9 seconds, but .* of 1: units and codes"):
+        open_audiolm(runs)
+    file.write_text(kept)
     (runs / "coarse" / "sound_tokens.json").write_text("{}")
     with pytest.raises(CheckpointError, match="is not what training writes"):
         open_audiolm(runs)
