@@ -275,7 +275,8 @@ def pieces(wave: Tensor, gap: float = 0.09, least: float = 0.12) -> list[Tensor]
     return [
         wave[max(0, a - margin) * hop : (b + margin) * hop]
         for a, b in found
-        if (b - a) >= least * 100 and b < len(energy)  # the last one may be cut off
+        # the last one may be a digit that is cut off, but one without a pause for so long is none
+        if (b - a) >= least * 100 and (b < len(energy) or b - a > 80)
     ]
 
 
@@ -291,8 +292,8 @@ def judged(
     cut = [pieces(wave) for wave in sounds]
     every = [piece for each in cut for piece in each]
     row: dict[str, Any] = {"name": name, "sounds": len(sounds), "pieces": len(every)}
-    if not every:
-        return row
+    if not every:  # silence: nobody's voice, and no digit
+        return row | {"voice": 0.0, "digit": 0.0, "sure": 0.0, "heard": 0.0}
     whose, which = (scores(judge.network, every, device) for judge in judges)
     ends = np.cumsum([len(each) for each in cut])
     right, kept = 0, 0
