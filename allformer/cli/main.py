@@ -23,8 +23,8 @@ from allformer.cli.replay import REPLAY, replay
 from allformer.cli.report import REPORT, report
 from allformer.cli.reproduce import REPRODUCE, reproduce
 from allformer.cli.segment import SEGMENT, segment
-from allformer.cli.transcribe import TRANSCRIBE, transcribe
 from allformer.cli.sound_tokens import UNITS, units
+from allformer.cli.transcribe import TRANSCRIBE, transcribe
 from allformer.errors import AllformerError
 from allformer.version import __version__
 

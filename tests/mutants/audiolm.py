@@ -14,7 +14,7 @@ from allformer.errors import AllformerError
 from allformer.train.objectives.sound_tokens import SoundTokens
 from allformer.train.sections.sizes import decoder
 from allformer.train.sections.vocabulary import Vocabulary
-from tests import hearing
+from tests import speaking
 from tests.models import loud
 from tests.mutants.mutants import Mutant, bug
 from tests.unit import test_audiolm, test_kmeans, test_sound_tokens, test_units
@@ -24,7 +24,7 @@ COARSE = Stage("coarse", units=6, codes=8, coarse=2, books=3)
 
 @cache
 def _units() -> Units:
-    return fit_recordings(hearing.encoder(), hearing.recordings(), clusters=6, layer=1)[0]
+    return fit_recordings(speaking.encoder(), speaking.recordings(), clusters=6, layer=1)[0]
 
 
 class _Rows(SoundTokens):

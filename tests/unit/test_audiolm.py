@@ -29,7 +29,7 @@ from allformer.train.batch import uncounted
 from allformer.train.loop import open_objective, train
 from allformer.train.predictions import Predictions
 from allformer.train.recipe import Recipe, make_recipe
-from tests import hearing
+from tests import speaking
 
 SECONDS = 1.0
 NEEDS = {"semantic": ("units",), "coarse": ("units", "codec"), "fine": ("codec",)}
@@ -59,10 +59,10 @@ def recipe(root: Path, stage: str, **more: Any) -> Recipe:
 def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings, units, a codec of three books, and a short run of each stage."""
     root = tmp_path_factory.mktemp("audiolm")
-    found, _ = fit_recordings(hearing.encoder(), hearing.recordings(), clusters=6, layer=1)
+    found, _ = fit_recordings(speaking.encoder(), speaking.recordings(), clusters=6, layer=1)
     found.save(root / "units")
-    af.save(hearing.codec(books=3), root / "codec", family="allformer")
-    hearing.write_recordings(root / "sounds", each=12)
+    af.save(speaking.codec(books=3), root / "codec", family="allformer")
+    speaking.write_recordings(root / "sounds", each=12)
     for stage in STAGES:
         train(recipe(root, stage), root / "runs" / stage, device="cpu")
     return root
@@ -286,14 +286,14 @@ def test_windows_of_fine_codes_go_to_the_end_half_of_each_known() -> None:
 
 
 def test_sound_goes_on_for_as_long_as_asked_and_the_prompt_comes_first(kit: AudioLM) -> None:
-    prompt = hearing.tone(300.0, 0.43)
+    prompt = speaking.tone(300.0, 0.43)
     heard: list[float] = []
     found = af.continue_sound(
-        kit, prompt, rate=hearing.RATE, seconds=2.2, seed=1, progress=heard.append
+        kit, prompt, rate=speaking.RATE, seconds=2.2, seed=1, progress=heard.append
     )
     frames = 21  # whole ones of 0.43 s
-    assert (found.rate, found.begin) == (hearing.RATE, frames * 160)
-    assert len(found.new) == round(2.2 * hearing.RATE)
+    assert (found.rate, found.begin) == (speaking.RATE, frames * 160)
+    assert len(found.new) == round(2.2 * speaking.RATE)
     assert heard == sorted(heard)
     assert heard[-1] == pytest.approx(2.2)
     assert len(heard) > 2  # rounds: a row has one second
@@ -302,8 +302,8 @@ def test_sound_goes_on_for_as_long_as_asked_and_the_prompt_comes_first(kit: Audi
 
 
 def test_a_seed_decides_and_prompts_of_several_lengths_go_together(kit: AudioLM) -> None:
-    prompts = [hearing.tone(300.0, s) for s in (0.2, 0.9)]
-    how: dict[str, Any] = {"rate": hearing.RATE, "seconds": 0.7}
+    prompts = [speaking.tone(300.0, s) for s in (0.2, 0.9)]
+    how: dict[str, Any] = {"rate": speaking.RATE, "seconds": 0.7}
     first, again = (af.continue_sound(kit, prompts, seed=3, **how) for _ in range(2))
     other = af.continue_sound(kit, prompts, seed=4, **how)
     assert [len(one.new) for one in first] == [5600, 5600]
@@ -315,19 +315,19 @@ def test_a_seed_decides_and_prompts_of_several_lengths_go_together(kit: AudioLM)
 def test_sound_begins_by_itself(kit: AudioLM) -> None:
     found = af.continue_sound(kit, seconds=1.2)
     assert found.begin == 0
-    assert len(found.wave) == round(1.2 * hearing.RATE)
+    assert len(found.wave) == round(1.2 * speaking.RATE)
 
 
 def test_the_command_writes_a_file(there: Path, tmp_path: Path) -> None:
-    write(tmp_path / "prompt.wav", hearing.tone(300.0, 0.5), hearing.RATE)
+    write(tmp_path / "prompt.wav", speaking.tone(300.0, 0.5), speaking.RATE)
     out = tmp_path / "out.wav"
     call = ["generate", str(there / "runs" / "fine"), "--out", str(out), "--seconds", "0.5"]
     call += ["--device", "cpu"]
     found = CliRunner().invoke(app, [*call, "--audio", str(tmp_path / "prompt.wav"), "--json"])
     assert found.exit_code == 0, found.output
     told = json.loads(found.stdout.splitlines()[-1])
-    assert told == {"file": str(out), "seconds": 1.0, "begin": 0.5, "rate": hearing.RATE}
-    assert len(read(out, rate=None)) == hearing.RATE
+    assert told == {"file": str(out), "seconds": 1.0, "begin": 0.5, "rate": speaking.RATE}
+    assert len(read(out, rate=None)) == speaking.RATE
     gone = CliRunner().invoke(app, [*call, "--audio", str(tmp_path / "elsewhere.wav")])
     assert "is not there" in str(gone.exception)
     refused = CliRunner().invoke(app, [*call, "--num-beams", "4"])
@@ -378,7 +378,7 @@ def test_a_coarse_stage_that_says_all_books_needs_no_fine_one(there: Path, tmp_p
     shutil.copytree(there / "runs" / "semantic", tmp_path / "semantic")
     kit = open_audiolm(tmp_path, device="cpu")
     assert set(kit.stages) == {"semantic", "coarse"}
-    assert len(af.continue_sound(kit, seconds=0.3).wave) == round(0.3 * hearing.RATE)
+    assert len(af.continue_sound(kit, seconds=0.3).wave) == round(0.3 * speaking.RATE)
 
 
 def test_what_cannot_be_asked_for_is_refused_first(kit: AudioLM) -> None:

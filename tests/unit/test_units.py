@@ -18,12 +18,14 @@ from allformer.audiolm.units import Units, fit_recordings, fit_units, load_units
 from allformer.cli.main import app
 from allformer.errors import CheckpointError, ConfigError, DataError
 from allformer.sound import log_mel, resample
-from tests import hearing
+from tests import speaking
 
 
 @pytest.fixture(scope="module")
 def units() -> Units:
-    found, explained = fit_recordings(hearing.encoder(), hearing.recordings(), clusters=6, layer=1)
+    found, explained = fit_recordings(
+        speaking.encoder(), speaking.recordings(), clusters=6, layer=1
+    )
     assert 0 < explained < 1
     return found
 
@@ -34,7 +36,7 @@ def test_the_states_are_those_behind_the_layer_that_is_asked_for() -> None:
 
 def check_layers() -> None:
     """The last one behind the final norm, as transformers counts them."""
-    model = hearing.encoder()
+    model = speaking.encoder()
     frames = torch.randn(2, 16, 40, generator=torch.Generator().manual_seed(0))
     seen = af.trace(model, input_features=frames)
     first, last = seen["encoder.0.feed_added"], seen.output.last_hidden_state
@@ -51,20 +53,20 @@ def test_units_are_the_nearest_centres_of_states_at_mean_0_and_variance_1(units:
 
 def check_units(units: Units) -> None:
     """By hand: one window of two seconds, of which one is silence; and a second window."""
-    wave = torch.cat([hearing.tone(pitch, 0.25) for pitch in (200.0, 400.0, 800.0, 1600.0)])
-    at = torch.nn.functional.pad(resample(wave, hearing.RATE, 16_000), (0, 16_000))
+    wave = torch.cat([speaking.tone(pitch, 0.25) for pitch in (200.0, 400.0, 800.0, 1600.0)])
+    at = torch.nn.functional.pad(resample(wave, speaking.RATE, 16_000), (0, 16_000))
     states = units.encoder.states(input_features=log_mel(at[None], 16))["encoder"][0, :50]
     plain = nearest((states - units.mean) / units.spread, units.centres)
-    assert torch.equal(units.encode(wave, hearing.RATE), plain)
+    assert torch.equal(units.encode(wave, speaking.RATE), plain)
     twice = torch.cat([wave, torch.zeros_like(wave), wave])
-    assert torch.equal(units.encode(twice, hearing.RATE)[100:], plain)
+    assert torch.equal(units.encode(twice, speaking.RATE)[100:], plain)
 
 
 def test_fifty_a_second_whatever_the_rate_and_beyond_a_window(units: Units) -> None:
     assert units.rate == 50
-    assert len(units.encode(hearing.tone(300.0, 1.0), hearing.RATE)) == 50
-    assert len(units.encode(hearing.tone(300.0, 1.0, 44_100), 44_100)) == 50
-    long = hearing.tone(300.0, 5.0, 16_000)
+    assert len(units.encode(speaking.tone(300.0, 1.0), speaking.RATE)) == 50
+    assert len(units.encode(speaking.tone(300.0, 1.0, 44_100), 44_100)) == 50
+    long = speaking.tone(300.0, 5.0, 16_000)
     found = units.encode(long)
     assert len(found) == 250
     assert torch.equal(found[:100], units.encode(long[:32_000]))  # a window knows itself alone
@@ -73,9 +75,9 @@ def test_fifty_a_second_whatever_the_rate_and_beyond_a_window(units: Units) -> N
 
 
 def test_different_sounds_have_different_units_and_all_are_used(units: Units) -> None:
-    low, high = (units.encode(hearing.tone(p, 1.0), hearing.RATE) for p in (200.0, 900.0))
+    low, high = (units.encode(speaking.tone(p, 1.0), speaking.RATE) for p in (200.0, 900.0))
     assert (low != high).float().mean() > 0.5
-    waves = streams(hearing.recordings(), 16_000, join=2.0)
+    waves = streams(speaking.recordings(), 16_000, join=2.0)
     used = torch.cat([units.encode(wave) for wave in waves]).unique()
     assert len(used) == len(units) == 6
 
@@ -84,7 +86,7 @@ def test_units_are_saved_and_found_beside_the_model(units: Units, tmp_path: Path
     units.save(tmp_path / "model" / "units")
     for path in (tmp_path / "model", tmp_path / "model" / "units"):
         again = load_units(path)
-        wave = hearing.tone(500.0, 1.0, 16_000)
+        wave = speaking.tone(500.0, 1.0, 16_000)
         assert torch.equal(again.encode(wave), units.encode(wave))
         assert again.fingerprint == units.fingerprint
         assert again.window == units.window == 32_000
@@ -93,8 +95,8 @@ def test_units_are_saved_and_found_beside_the_model(units: Units, tmp_path: Path
 
 
 def test_the_command_writes_units_and_says_how_good_they_are(tmp_path: Path) -> None:
-    af.save(hearing.encoder(), tmp_path / "model", family="allformer")
-    folder = hearing.write_recordings(tmp_path / "sounds")
+    af.save(speaking.encoder(), tmp_path / "model", family="allformer")
+    folder = speaking.write_recordings(tmp_path / "sounds")
     call = ["units", str(tmp_path / "model"), "--data", str(folder), "--clusters", "5"]
     found = CliRunner().invoke(app, [*call, "--layer", "2", "--held-out", "_1$", "--json"])
     assert found.exit_code == 0, found.output
@@ -105,7 +107,7 @@ def test_the_command_writes_units_and_says_how_good_they_are(tmp_path: Path) -> 
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    model, waves = hearing.encoder(), [hearing.tone(300.0, 1.0, 16_000)]
+    model, waves = speaking.encoder(), [speaking.tone(300.0, 1.0, 16_000)]
     with pytest.raises(ConfigError, match=r"layer=3 must be 1 … 2"):
         fit_units(model, waves, clusters=2, layer=3)
     with pytest.raises(ConfigError, match=r"seconds=9.0 is more than the model reads, 2 at a time"):
@@ -131,7 +133,7 @@ TEXT = (
 
 
 def test_recordings_are_found_with_their_voices_and_split_by_their_names(tmp_path: Path) -> None:
-    folder = hearing.write_recordings(tmp_path / "sounds")
+    folder = speaking.write_recordings(tmp_path / "sounds")
     found = find_recordings(folder, r"_([a-z]+)_")
     assert {one.voice for one in found} == {"low", "high"}
     assert {one.voice for one in find_recordings(folder)} == {"sounds"}
@@ -152,17 +154,17 @@ def test_recordings_are_found_with_their_voices_and_split_by_their_names(tmp_pat
 
 
 def test_streams_join_one_voice_at_a_time_with_silence_between() -> None:
-    found = hearing.recordings(each=6, seconds=0.3)
-    joined = list(streams(found, hearing.RATE, join=1.0, pause=(0.1, 0.1), seed=0))
-    assert [round(len(wave) / hearing.RATE, 3) for wave in joined] == [1.2, 1.2] * 2
+    found = speaking.recordings(each=6, seconds=0.3)
+    joined = list(streams(found, speaking.RATE, join=1.0, pause=(0.1, 0.1), seed=0))
+    assert [round(len(wave) / speaking.RATE, 3) for wave in joined] == [1.2, 1.2] * 2
     for wave, low in zip(joined, (True, True, False, False), strict=True):
-        loudest = torch.fft.rfft(wave).abs().argmax() / len(wave) * hearing.RATE
+        loudest = torch.fft.rfft(wave).abs().argmax() / len(wave) * speaking.RATE
         assert (loudest < 400) == low
-    silent = (joined[0].view(3, -1)[:, -round(0.1 * hearing.RATE) :] == 0).all()
+    silent = (joined[0].view(3, -1)[:, -round(0.1 * speaking.RATE) :] == 0).all()
     assert silent
-    other = list(streams(found, hearing.RATE, join=1.0, pause=(0.1, 0.1), seed=5))
+    other = list(streams(found, speaking.RATE, join=1.0, pause=(0.1, 0.1), seed=5))
     assert not all(torch.equal(a, b) for a, b in zip(joined, other, strict=True))
-    assert len(list(streams(found, hearing.RATE))) == len(found)
+    assert len(list(streams(found, speaking.RATE))) == len(found)
 
 
 def test_units_and_codes_are_cut_at_the_same_seconds(units: Units) -> None:
@@ -171,8 +173,8 @@ def test_units_and_codes_are_cut_at_the_same_seconds(units: Units) -> None:
 
 def check_cut(units: Units) -> None:
     """With a codec of other frames than units: 25 a second, and 50."""
-    ears = Hearing(units, hearing.codec(hop=320))
-    wave = torch.cat([hearing.tone(p, 0.5, ears.rate) for p in (200.0, 400.0, 900.0)])
+    ears = Hearing(units, speaking.codec(hop=320))
+    wave = torch.cat([speaking.tone(p, 0.5, ears.rate) for p in (200.0, 400.0, 900.0)])
     heard = ears.hear(wave)
     assert (len(heard.units), heard.codes.shape, heard.seconds) == (75, (4, 38), 1.5)
     part = ears.cut(heard, 0.48, 0.6)
