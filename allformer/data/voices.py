@@ -351,6 +351,8 @@ class Voices(Sequence[Utterance]):
 def write_voices(path: str | Path, *, train: int, val: int, test: int = 0, **said: Any) -> Path:
     """`write_voices("voices", train=1000, val=100, most=4)`: a folder of wav files, with a table
     for each split: a file, what it says, who speaks. No two splits have an utterance in common.
+
+    A file's name says all but the words: `val-00007-Ada.wav`.
     """
     folder = Path(path)
     counts = {"train": train, "val": val, "test": test}
@@ -358,10 +360,10 @@ def write_voices(path: str | Path, *, train: int, val: int, test: int = 0, **sai
     for i, (split, count) in enumerate(counts.items()):
         if not count:
             continue
-        (folder / split).mkdir(parents=True, exist_ok=True)
+        (folder / "wav").mkdir(parents=True, exist_ok=True)
         rows = []
         for number, one in enumerate(Voices(count, seed=len(counts) * seed + i, **said)):
-            file = f"{split}/{number:05d}.wav"
+            file = f"wav/{split}-{number:05d}-{one.speaker}.wav"
             write(folder / file, torch.from_numpy(one.wave), one.rate)
             rows.append(f"{file}\t{one.text}\t{one.speaker}\n")
         table = "path\ttext\tspeaker\n" + "".join(rows)

@@ -155,11 +155,16 @@ def _svg(top: float, width: int, parts: list[str], css: str = "") -> str:
 def _input(column: Column, stack: config.Stack, n: str, name: Pair, shared: bool) -> None:
     """Tokens, embedding, position and what else comes before the first layer."""
     dim, source = stack.dim, stack.source
-    seen = isinstance(source, config.Patches)
-    column.text(word("diagram.pixels") if seen else name, column.y, "name")
+    if isinstance(source, config.Patches | config.Sound):
+        name = word("diagram.pixels" if isinstance(source, config.Patches) else "diagram.sound")
+    column.text(name, column.y, "name")
     column.y -= 18
     if isinstance(source, config.Patches):
         _patches(column, source, dim)
+    elif isinstance(source, config.Sound):
+        column.arrow(f"B × {source.mels} × 2{n}")
+        told = word("diagram.convolutions.size", mels=source.mels, dim=dim)
+        column.box(word("diagram.convolutions"), told)
     else:
         column.arrow(f"B × {n}")
         size = f"{source.vocab:,} × {dim}{' · √d' if source.scale else ''}"

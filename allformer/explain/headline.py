@@ -20,6 +20,8 @@ def lead(model: config.Model, facts: Facts) -> Pair:
     if (name := seeing_stack(model)) is not None:
         return _sees(model.stacks[name], isinstance(model, config.TwoTowers))
     reader, writer = model.reader, model.writer
+    if isinstance(reader.source, config.Sound) and reader.longest is not None:
+        return _hears(model)
     if reads_pictures(model):
         widths = {"dim": reader.dim, "heads": reader.blocks[0].attention.heads}
         return word(
@@ -42,6 +44,23 @@ def lead(model: config.Model, facts: Facts) -> Pair:
     if facts.get("train_pairs"):
         text = sentences(text, word("lead.pairs", pairs=number(facts["train_pairs"])))
     return text
+
+
+def _hears(model: config.Model) -> Pair:
+    """Of an encoder that reads sound, and of a decoder where there is one."""
+    reader, writer = model.reader, model.writer
+    source = reader.source
+    assert isinstance(source, config.Sound)
+    assert reader.longest is not None
+    sizes = {"dim": reader.dim, "heads": reader.blocks[0].attention.heads}
+    if writer is reader:
+        shape = word("lead.shape.sees", layers=len(reader.blocks), **sizes)
+    else:
+        layers = {"encoder": len(reader.blocks), "decoder": len(writer.blocks)}
+        shape = word("lead.shape", **layers, **sizes, vocab=f"{writer.source.vocab:,}")
+    frames = reader.longest * 2
+    told = {"seconds": f"{frames / 100:g}", "frames": f"{frames:,}", "bins": source.mels}
+    return word("lead.hears", **told, positions=f"{reader.longest:,}", shape=shape)
 
 
 def _sees(stack: config.Stack, towers: bool) -> Pair:

@@ -58,6 +58,8 @@ def about_positions(model: config.Model) -> list[Pair]:
         return [word("positions.none")]
     if isinstance(position, config.Learned):
         return [word("positions.intro"), word("positions.learned", length=f"{position.length:,}")]
+    if isinstance(position, config.StoredSinusoids):
+        return [word("positions.intro"), word("positions.stored", length=f"{position.length:,}")]
     if not isinstance(position, config.Sinusoidal):  # one's own
         return [word("positions.intro")]
     slow = 2 * math.pi * position.base ** ((dim - 2) / dim)

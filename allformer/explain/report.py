@@ -24,6 +24,7 @@ from allformer.explain.heat import about_positions, position_figures
 from allformer.explain.layers import layer_charts
 from allformer.explain.page import filled, paragraphs, write_page
 from allformer.explain.samples import Sample, sample_list
+from allformer.explain.sound.listens import hearing_stack, listening
 from allformer.explain.sound.sounds import about_sounds, sound_list
 from allformer.explain.vision.attention import attention_over
 from allformer.explain.vision.looks import reads_pictures
@@ -75,7 +76,9 @@ def write_report(
     tokeniser.
     """
     sees = reads_pictures(model.config)
-    maps = [] if tokenizer is None or sees else _maps(model, tokenizer, samples, predictions)
+    maps: list[dict[str, Any]] = []
+    if tokenizer is not None and not sees and hearing_stack(model.config) is None:
+        maps = _maps(model, tokenizer, samples, predictions)
     speed = "pictures" if sees else "tokens"
     plots = curves.charts(history, curves.loss_unit(model.config), speed)
     heats = {} if sees else position_figures(model)
@@ -96,9 +99,7 @@ def write_report(
         **_samples(samples, predictions, calibration),
         "layers": _layers(layers),
         **_curves(history, plots, model.config),
-        "attention": _over_pictures(model, processor, predictions)
-        if sees
-        else _over_tokens(model.config, maps),
+        "attention": _attention_of(model, tokenizer, processor, predictions, maps),
         "positions_title": spans(word("places.heading" if sees else "positions.title")),
         "positions": paragraphs((about_places if sees else about_positions)(model.config)),
         "heats": place_map(model) if sees else "".join(chart.html for chart in heats.values()),
@@ -173,10 +174,19 @@ def _layers(layers: Mapping[str, Any]) -> str:
     )
 
 
-def _over_pictures(
-    model: Model[Any], processor: Processor | None, predictions: Predictions | None
+def _attention_of(
+    model: Model[Any],
+    tokenizer: ReadsTokens | None,
+    processor: Processor | None,
+    predictions: Predictions | None,
+    maps: Sequence[dict[str, Any]],
 ) -> str:
-    return attention_over(model, processor, predictions.pictures if predictions else ())
+    """Over sound, over pictures, or over tokens."""
+    if hearing_stack(model.config) is not None:
+        return listening(model, tokenizer, predictions.sounds if predictions else ())
+    if reads_pictures(model.config):
+        return attention_over(model, processor, predictions.pictures if predictions else ())
+    return _over_tokens(model.config, maps)
 
 
 def _over_tokens(model: config.Model, maps: Sequence[dict[str, Any]]) -> str:

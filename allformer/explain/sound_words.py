@@ -72,12 +72,26 @@ SOUND_WORDS: dict[str, Pair] = {
         "Mean of all heads of the layer whose weights are the sharpest: layer {layer} of {layers}.",
         "所有头的平均，取权重最集中的一层：第 {layer} 层（共 {layers} 层）。",
     ),
+    "listens.map": ("attention over time", "注意力随时间的分布"),
     "listens.none": (
         "There is no recording here to listen to, or no layer that weighs sound.",
         "没有可供观察的录音，或没有给声音分配权重的层。",
     ),
     # --- architecture and cost ---
     "diagram.sound": ("log-mel spectra", "对数梅尔频谱"),
+    "diagram.convolutions": ("Two convolutions", "两层卷积"),
+    "diagram.convolutions.size": (
+        "{mels} bands → {dim}, every other",
+        "{mels} 频带 → {dim}，隔一取一",
+    ),
+    "part.convolution 1": ("convolution 1", "卷积 1"),
+    "part.convolution 2": ("convolution 2", "卷积 2"),
+    "positions.stored": (
+        "Here the encoder’s are computed, sines in one half and cosines in the other, and stored "
+        "with the weights, for {length} states; the decoder’s are learned.",
+        "这里编码器的位置向量是算出来的，一半正弦、一半余弦，随权重保存，共 {length} 个；"
+        "解码器的是学出来的。",
+    ),
     # --- figures and next steps ---
     "card.sounds.unit": ("recordings/s", "段/秒"),
     "chart.sounds.unit": ("recordings per second", "段/秒"),

@@ -90,8 +90,10 @@ def test_written_voices_are_wav_files_with_a_table(tmp_path: Path) -> None:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 8000)
         assert file.getnframes() > 2000
     assert not (folder / "test.tsv").exists()
-    held = (folder / "val" / "00000.wav").read_bytes()
-    assert held != (folder / "train" / "00000.wav").read_bytes()
+    files = [sorted((folder / "wav").glob(f"{split}-*.wav")) for split in ("train", "val")]
+    assert [len(found) for found in files] == [3, 2]
+    assert files[0][0].stem == f"train-00000-{rows[0].split(chr(9))[2]}"
+    assert files[0][0].read_bytes() != files[1][0].read_bytes()
 
 
 def test_what_cannot_be_said_is_refused_with_a_way_out() -> None:

@@ -43,8 +43,10 @@ def seeing_stack(model: config.Model) -> str | None:
 
 def reads_pictures(model: config.Model) -> bool:
     """By patches, or by features of a backbone (DETR); then no stack reads tokens."""
-    vocabularies = (stack.source.vocab for stack in model.stacks.values())
-    return seeing_stack(model) is not None or not any(vocabularies)
+    sources = [stack.source for stack in model.stacks.values()]
+    if any(isinstance(source, config.Sound) for source in sources):
+        return False
+    return seeing_stack(model) is not None or not any(source.vocab for source in sources)
 
 
 def looks(model: Model[Any], pixels: Tensor) -> Looks | None:
