@@ -8,9 +8,7 @@ Each stage is a recipe like any other and leaves a run like any other: `STAGES` 
 
 from __future__ import annotations
 
-import json
 import platform
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ import torch
 
 from allformer.data.pictures.shapes import write_shapes
 from allformer.data.shapes import KINDS
-from allformer.errors import CheckpointError
+from allformer.demo_room import make_room
 from allformer.explain.several import Part, write_several
 from allformer.explain.words import Pair
 from allformer.images.processor import FILES, load_processor
@@ -191,7 +189,7 @@ def demo_vision(
     out = Path(out)
     check_directory(out)
     with told(out, "give another --out"):
-        _make_room(out)
+        make_room(out, MARK)
         begin = time.monotonic()
         parts = [_trained(stage, i, out, overrides, device, say) for i, stage in enumerate(stages)]
         seconds = time.monotonic() - begin
@@ -251,16 +249,6 @@ def _placed(said: Any, out: Path) -> Any:
     if isinstance(said, list):
         return [_placed(value, out) for value in said]
     return said.replace("{out}", str(out)) if isinstance(said, str) else said
-
-
-def _make_room(out: Path) -> None:
-    """Remove an earlier demo, and only that."""
-    if out.exists() and any(out.iterdir()):
-        if not (out / MARK).is_file():
-            raise CheckpointError(f"{out} holds something else than this demo; give another --out")
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MARK).write_text(json.dumps({"allformer": __version__}) + "\n", encoding="utf-8")
 
 
 def _facts(

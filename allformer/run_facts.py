@@ -17,6 +17,7 @@ import torch
 
 from allformer.checkpoint.run import Run
 from allformer.explain.words import WORDS, word
+from allformer.text.whisper import START
 from allformer.train.objectives import find_objective
 from allformer.train.pictures.data import PictureData
 from allformer.train.predictions import Predictions
@@ -53,6 +54,7 @@ USES: dict[str, dict[str, str]] = {
     "segmentation": {"segment": "allformer segment {run} picture.jpg"},
     "image-codec": {},  # it is used by what draws: text-to-image
     "text-to-image": {"draw": "allformer draw {run} '…'"},
+    "transcription": {"transcribe": "allformer transcribe talk.wav --model {run}"},
     "sound-tokens": {
         "continue": "allformer generate {run} --audio prompt.wav --seconds 5 --out out.wav"
     },
@@ -108,6 +110,8 @@ def commands(
     kind = taught(recipe)
     fill = {"run": where, "text": _example(predictions), "gap": _gap(run)}
     uses = {name: line.format(**fill) for name, line in USES.get(kind, {}).items()}
+    if run.tokenizer is None or run.tokenizer.token_to_id(START) is None:
+        uses.pop("transcribe", None)  # it asks for Whisper's tokens
     return uses | {
         "load": f"python -c \"import allformer as af; print(af.load('{run.path}'))\"",
         "evaluate": f"allformer evaluate {where}",

@@ -23,6 +23,7 @@ from allformer.explain.several import Part, write_several
 from allformer.explain.words import said, word
 from allformer.images.processor import FILES, Processor, load_processor
 from allformer.run_facts import run_facts, taught
+from allformer.sound.processor import hears
 from allformer.tasks.pipeline import run_pipeline
 from allformer.train.corpora import open_split
 from allformer.train.metrics import read_lines, read_metrics
@@ -131,7 +132,7 @@ def _codec(
 def _processor(run: Path) -> Processor | None:
     """How a model that sees was taught to see; None where the run does not say."""
     there = any((run / name).is_file() for name in FILES)
-    return load_processor(run) if there else None
+    return load_processor(run) if there and not hears(run) else None
 
 
 def _translates(run: Run, recipe: Recipe | None) -> bool:

@@ -24,7 +24,7 @@ LEVELS = [
     {"train", "generate", "explain", "auditor", "tune", "audiolm"},
     {"speech"},
     {"evaluate", "tasks"},
-    {"bench", "demo", "demo_vision", "lm_eval", "reproduce", "run_facts", "run_report", "serve"},
+    {"bench", "demo", "demo_audio", "demo_room", "demo_vision", "lm_eval", "reproduce", "run_facts", "run_report", "serve"},
     {"cli"},
     {"__init__", "__main__"},
 ]
