@@ -33,7 +33,7 @@ from allformer.data.voices import RATE, SPEAKERS, VOICES, WORDS, Utterance, Voic
 from allformer.demo_room import make_room
 from allformer.explain.several import Part, write_several
 from allformer.explain.sound.listens import listening
-from allformer.explain.words import Pair
+from allformer.explain.words import Pair, spans, word
 from allformer.generate.generate import generate
 from allformer.metrics.pitch import pitch
 from allformer.metrics.word_error import word_error
@@ -180,9 +180,16 @@ def _recogniser(work: _Work) -> Part:
         predictions,
         facts,
         more="recogniser/report.html",
-        inside=listening(model, load_run(run, work.device).tokenizer, predictions.sounds),
+        inside=_inside(run, work.device, predictions),
         unit="tokens",
     )
+
+
+def _inside(path: Path, device: str, predictions: Predictions) -> str:
+    """Where it listens."""
+    run = load_run(path, device)
+    shown = listening(run.model, run.text.with_specials(), predictions.sounds)
+    return f"<h3>{spans(word('attention.title'))}</h3>{shown}"
 
 
 def _taught(rate: float, steps: int, **train: Any) -> dict[str, Any]:
@@ -273,6 +280,7 @@ def _codec(work: _Work) -> Part:
         Predictions(sounds=heard),
         {"seconds": time.monotonic() - begin},
         unit="sounds",
+        parameters=tree.bands * (1 + tree.levels * tree.codes),
     )
 
 

@@ -25,7 +25,7 @@ from allformer.cli.reproduce import REPRODUCE, reproduce
 from allformer.cli.segment import SEGMENT, segment
 from allformer.cli.sound_tokens import UNITS, units
 from allformer.cli.transcribe import TRANSCRIBE, transcribe
-from allformer.errors import AllformerError
+from allformer.errors import AllformerError, ConfigError
 from allformer.version import __version__
 
 app = App(
@@ -60,16 +60,23 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for scrip
 
 @app.command(
     epilog="Examples: `allformer demo --out demo`, then open `demo/report.html` in a browser; "
-    "`allformer demo --vision`: models that see, on drawn shapes"
+    "`allformer demo --vision`: models that see, on drawn shapes; "
+    "`allformer demo --audio`: models that hear and speak, on synthesised digits"
 )
 def demo(
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the run and report.html go; default: demo, or demo-vision."),
+        typer.Option(
+            help="Where the run and report.html go; default: demo, demo-vision or demo-audio."
+        ),
     ] = None,
     vision: Annotated[
         bool,
         typer.Option("--vision", help="Pictures instead: drawn shapes, no download, 4 minutes."),
+    ] = False,
+    audio: Annotated[
+        bool,
+        typer.Option("--audio", help="Sound instead: spoken digits, no download, 4 minutes."),
     ] = False,
     set: Annotated[
         list[str] | None, typer.Option("--set", help="Change the recipe: train.steps=300")
@@ -78,6 +85,12 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Train a small Transformer to translate English into Chinese, in three minutes on a laptop."""
+    if vision and audio:
+        raise ConfigError("--vision and --audio are two demos; give one of them at a time")
+    if audio:
+        from allformer.cli.demo_audio import show_audio
+
+        return show_audio(out or Path("demo-audio"), tuple(set or ()), device, as_json)
     if vision:
         from allformer.cli.demo_vision import show_vision
 

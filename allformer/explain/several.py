@@ -47,6 +47,7 @@ class Part:
     more: str = ""
     inside: str = ""
     unit: str = "pictures"
+    parameters: int | None = None  # where not all that was learned is a parameter
 
 
 def write_several(
@@ -76,7 +77,7 @@ def write_several(
 
 
 def _section(part: Part, plots: dict[str, Chart]) -> str:
-    parameters = sum(p.numel() for p in part.model.parameters())
+    parameters = part.parameters or sum(p.numel() for p in part.model.parameters())
     cards = headline.cards(parameters, part.history, part.scores, part.facts, part.unit)
     lead = paragraphs([part.lead]) if part.lead[0] else ""
     html = (

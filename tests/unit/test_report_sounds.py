@@ -5,13 +5,19 @@ from __future__ import annotations
 import base64
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
 import numpy as np
+import torch
 from torch import nn
 
+import allformer as af
+from allformer import config
+from allformer.explain.report import write_report
 from allformer.explain.several import Part, write_several
+from allformer.explain.sound.listens import listening, listens
 from allformer.explain.sound.player import player
 from allformer.explain.sound.sounds import SHOWN, about_sounds, sound_list
 from allformer.explain.sound.spectrogram import ROWS, spectrogram, waveform
@@ -117,3 +123,67 @@ def test_a_page_with_sounds_is_one_file_that_may_play_them(tmp_path: Path) -> No
     assert not re.search(r'(?:src|href)="(?!data:|#)', page)
     assert HOSTILE not in page.split('id="data"')[0]
     assert WORDS["figure.wer"][1] in page
+
+
+# --- where it listens -----------------------------------------------------------------------------
+
+
+def recogniser() -> config.EncoderDecoder:
+    block = config.Block(config.Attention(heads=2), config.Feed(16, act="gelu"), norm_at="pre")
+    heard = config.Stack(
+        8, config.Sound(), config.StoredSinusoids(50), (block,) * 2, final_norm=config.Norm()
+    )
+    says = replace(block, cross=config.Attention(heads=2))
+    told = config.Stack(
+        8, config.Tokens(32), config.Learned(16), (says,) * 2, causal=True, final_norm=config.Norm()
+    )
+    return config.EncoderDecoder(heard, told, config.LMHead(), shared=False, start_id=0)
+
+
+def test_what_is_shown_is_the_attention_of_the_sharpest_layer() -> None:
+    model = af.build(recogniser(), seed=0).eval()
+    features = torch.randn(1, 80, 100, generator=torch.Generator().manual_seed(0))
+    ids = [0, 5, 6]
+    found = listens(model, features, ids)
+    assert found is not None
+    seen = af.trace(
+        model,
+        only="decoder.*.cross.weights",
+        input_features=features,
+        decoder_input_ids=torch.tensor([ids]),
+    )
+    means = [seen[f"decoder.{i}.cross.weights"][0].mean(0) for i in range(2)]  # T S
+    sharp = [float(x.square().sum(-1).mean()) for x in means]
+    assert found.layer == 1 + int(sharp[1] > sharp[0])
+    assert found.layers == 2
+    assert np.allclose(found.weights, means[found.layer - 1].numpy(), atol=1e-6)
+
+
+def test_the_report_of_a_recogniser_has_its_stairs_and_says_what_it_hears(tmp_path: Path) -> None:
+    model = af.build(recogniser(), seed=0)
+    heard = (Heard(clip(tone(500, 0.4), RATE), "ab", "ab", right=True),)
+    page = write_report(
+        tmp_path / "r.html",
+        model=model,
+        tokenizer=Letters(),
+        history=rows(),
+        scores={"wer": 0.1},
+        facts={},
+        predictions=Predictions(sounds=heard),
+    ).read_text(encoding="utf-8")
+    assert Outline(page).open == []
+    stairs = page.split('class="stairs"')[1]
+    assert "<span>a</span><span>b</span><span>.</span>" in stairs
+    assert "1 seconds of sound become 100 spectra of 80 bands" in page
+    assert WORDS["diagram.convolutions"][1] in page
+    assert WORDS["listens.none"][0] in listening(model, None, heard)
+
+
+class Letters:
+    bos_id, eos_id = 0, 1
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) - 95 for letter in text]
+
+    def tokens(self, ids: list[int]) -> list[str]:
+        return ["." if i == 1 else chr(i + 95) for i in ids]
