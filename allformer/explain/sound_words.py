@@ -62,9 +62,10 @@ SOUND_WORDS: dict[str, Pair] = {
     # --- attention over sound ---
     "listens.intro": (
         "For each token that it writes, the decoder looks at the sound. A row is a token, and "
-        "time runs to the right as in the spectrogram above it; the brighter, the more of its "
-        "attention is there. A recogniser that hears word after word draws a staircase.",
-        "解码器每写一个词元，都会去看声音。每一行是一个词元，时间与上方频谱图一致，越亮表示注意力越多。"
+        "time runs to the right as in the spectrogram above it; the stronger the colour, the "
+        "more of its attention is there. A recogniser that hears word after word draws a "
+        "staircase.",
+        "解码器每写一个词元，都会去看声音。每一行是一个词元，时间与上方频谱图一致，颜色越深表示注意力越多。"
         "逐词听写的模型会画出一道阶梯。",
     ),
     "listens.note": (

@@ -51,6 +51,18 @@ def test_a_tone_is_a_line_at_its_pitch_in_the_time_in_which_it_sounds() -> None:
     assert silent.max() == light.min()
 
 
+def test_of_a_telephones_sound_at_a_higher_rate_the_silent_half_is_not_shown() -> None:
+    time = np.arange(RATE) / (2 * RATE)  # half a second at 16 kHz
+    faded = np.hanning(len(time))
+    low = faded * np.sin(2 * np.pi * 1000 * time)
+    high = faded * np.sin(2 * np.pi * 6000 * time)
+    light = pixels(spectrogram(low, 2 * RATE))[..., :3].sum(-1)
+    row = light[:, 10:-10].mean(1).argmax()
+    assert abs((ROWS - row - 0.5) / ROWS * RATE / 2 - 1000) < 60
+    light = pixels(spectrogram(low + high, 2 * RATE))[..., :3].sum(-1)[:, 10:-10].mean(1)
+    assert abs((ROWS - light[: ROWS // 2].argmax() - 0.5) / ROWS * RATE - 6000) < 120
+
+
 def test_silence_noise_and_a_single_sample_are_drawn_too() -> None:
     for wave in (np.zeros(400), np.ones(1), np.random.default_rng(0).standard_normal(90_000)):
         picture = pixels(spectrogram(wave, RATE))

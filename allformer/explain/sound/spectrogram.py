@@ -25,10 +25,12 @@ _RAMP = np.array([(12, 9, 32), (84, 20, 108), (190, 50, 92), (244, 140, 60), (25
 
 
 def spectrogram(wave: Array, rate: int) -> str:
-    """Of samples S, R × F pixels: decibels under the loudest place."""
-    power = _power(wave, rate)
-    loud = 10 * np.log10(np.maximum(power, 1e-12))
-    share = (1 + (loud - max(float(loud.max()), -40.0)) / RANGE).clip(0, 1)
+    """Of samples S, R × F pixels: decibels under the loudest place. Where the upper half is silent,
+    as of a telephone's sound at a higher rate, the lower one is shown alone."""
+    top = min(TOP, rate / 2)
+    share = _loud(_power(wave, rate, top))
+    if not share[: ROWS // 2].any() and share.any():
+        share = _loud(_power(wave, rate, top / 2))
     at = np.rint(share * SHADES) / SHADES * (len(_RAMP) - 1)
     low = np.minimum(at.astype(int), len(_RAMP) - 2)
     part = (at - low)[..., None]
@@ -37,19 +39,26 @@ def spectrogram(wave: Array, rate: int) -> str:
     return address(np.rint(np.concatenate([colour, opaque], -1)).astype(np.uint8))
 
 
-def _power(wave: Array, rate: int) -> Array:
-    """R F: mean power of the bins in each row, the highest pitch first."""
+def _loud(power: Array) -> Array:
+    """0 … 1: how far a place is above what is drawn black."""
+    loud = 10 * np.log10(np.maximum(power, 1e-12))
+    share: Array = (1 + (loud - max(float(loud.max()), -40.0)) / RANGE).clip(0, 1)
+    return share
+
+
+def _power(wave: Array, rate: int, top: float) -> Array:
+    """R F: mean power of the bins in each row up to `top` Hz, the highest pitch first."""
     window = min(len(wave), max(16, round(WINDOW * rate)))
     hop = max(window // 4, -(-len(wave) // MOST_FRAMES))
     padded = np.pad(wave, (window // 2, window // 2))
     frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop]
     # bins as fine as the rows, though the window may be short
-    bins = max(window, 2 * round(ROWS * rate / 2 / min(TOP, rate / 2)))
+    bins = max(window, 2 * round(ROWS * rate / 2 / top))
     spectrum = np.abs(np.fft.rfft(frames * np.hanning(window), bins)) ** 2  # F bins
-    top = round(min(TOP, rate / 2) / rate * bins)
-    edges = np.linspace(0, top, ROWS + 1).astype(int)[:-1]
-    rows = np.add.reduceat(spectrum[:, :top], edges, axis=1)
-    rows /= np.diff(np.append(edges, top))
+    last = round(top / rate * bins)
+    edges = np.linspace(0, last, ROWS + 1).astype(int)[:-1]
+    rows = np.add.reduceat(spectrum[:, :last], edges, axis=1)
+    rows /= np.diff(np.append(edges, last))
     flipped: Array = rows.T[::-1]
     return flipped
 
