@@ -70,10 +70,10 @@ class Sizes:
     held: int = 100
     listens: int = 700  # steps of the recogniser
     means: int = 400  # steps of the semantic stage
-    speaks: int = 500  # and of the coarse one
+    speaks: int = 400  # and of the coarse one
     units: int = 48
     codes: int = 256
-    books: int = 2
+    books: int = 1
     prompts: int = 24
 
 
@@ -237,41 +237,22 @@ class Listener:
 def _codec(work: _Work) -> Part:
     title = ("A codec writes sound as tokens", "一个编解码器把声音写成词元")
     work.title(2, title)
-    begin, sizes, out = time.monotonic(), work.sizes, work.out
-    write_voices(
-        out / "counting",
-        train=sizes.counted,
-        val=sizes.held,
-        least=4,
-        most=6,
-        counting=True,
-        seed=1,
-    )
-    found = [x for x in find_recordings(out / "counting", _VOICE) if x.name.startswith("train-")]
-    tree = Spectral(rate=RATE, codes=sizes.codes, levels=sizes.books)
-    codec: Any = fit_codec(tree, [each.wave(RATE) for each in found[:FIT]])
-    save(codec, out / "codec", family=OWN)
-    model = load(out / "recogniser", device=work.device)
-    without_places(model)
-    units, explained = fit_recordings(model, found[:FIT], clusters=sizes.units, layer=1)
-    units.save(out / "units")
-    work.say(
-        f"codec: {tree.bandwidth:.2g} kbit/s; {sizes.units} units explain {explained:.0%} of the "
-        f"recogniser's states; {time.monotonic() - begin:.0f} s"
-    )
-    scores, heard = _through(codec, Listener(out / "recogniser", work.device), sizes.held)
+    begin, sizes = time.monotonic(), work.sizes
+    codec = _fitted(work)
+    tree = codec.config
+    scores, heard = _through(codec, Listener(work.out / "recogniser", work.device), sizes.held)
     return Part(
         "codec",
         ("Codec", "编解码"),
         title,
         (
             "Before a Transformer can speak, sound must be a sequence: fifty spectra a second, "
-            f"each one out of {sizes.codes} codes, and what that leaves out of {sizes.codes} more. "
-            "Sound is made of them again without phases, which is why it rings a little. It is "
-            "judged by the recogniser: how many words are wrong in what is left of held-out "
-            "recordings, and how many in the recordings themselves.",
+            f"each one out of {sizes.codes} codes. Sound is made of them again without phases, "
+            "which is why it rings a little. It is judged by the recogniser: how many words are "
+            "wrong in what is left of held-out recordings, and how many in the recordings "
+            "themselves.",
             f"Transformer 要说话，声音先得变成序列：每秒五十个频谱，每个用 {sizes.codes} 个码字之一"
-            f"表示，剩下的误差再用另外 {sizes.codes} 个之一。还原时没有相位信息，所以略带金属声。"
+            "表示。还原时没有相位信息，所以略带金属声。"
             "由识别器来评判：还原后的录音里错几个词，原录音里错几个词。",
         ),
         codec,
@@ -282,6 +263,33 @@ def _codec(work: _Work) -> Part:
         unit="sounds",
         parameters=tree.bands * (1 + tree.levels * tree.codes),
     )
+
+
+def _fitted(work: _Work) -> SpectralModel:
+    """Codec and units, fitted to voices that count."""
+    begin, sizes, out = time.monotonic(), work.sizes, work.out
+    write_voices(
+        out / "counting",
+        train=sizes.counted,
+        val=sizes.held,
+        least=5,
+        most=6,
+        counting=True,
+        seed=1,
+    )
+    found = [x for x in find_recordings(out / "counting", _VOICE) if x.name.startswith("train-")]
+    tree = Spectral(rate=RATE, codes=sizes.codes, levels=sizes.books)
+    codec = fit_codec(tree, [each.wave(RATE) for each in found[:FIT]])
+    save(codec, out / "codec", family=OWN)  # type: ignore[arg-type]
+    model = load(out / "recogniser", device=work.device)
+    without_places(model)
+    units, explained = fit_recordings(model, found[:FIT], clusters=sizes.units, layer=1)
+    units.save(out / "units")
+    work.say(
+        f"codec: {tree.bandwidth:.2g} kbit/s; {sizes.units} units explain {explained:.0%} of the "
+        f"recogniser's states; {time.monotonic() - begin:.0f} s"
+    )
+    return codec
 
 
 @torch.no_grad()
@@ -331,7 +339,7 @@ def _speaker(work: _Work) -> Part:
     work.title(3, title)
     out, sizes = work.out, work.sizes
     _, first = work.trained("speech/semantic", _stage(work, "semantic", 64, sizes.means, 2048))
-    coarse = _stage(work, "coarse", 96, sizes.speaks, 4096)
+    coarse = _stage(work, "coarse", 96, sizes.speaks, 2048)
     model, second = work.trained("speech/coarse", coarse)
     listener = Listener(out / "recogniser", work.device)
     scores, heard = continued(open_audiolm(out / "speech", device=work.device), listener, sizes)
