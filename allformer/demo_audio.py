@@ -69,7 +69,7 @@ class Sizes:
     counted: int = 700  # and of those who go on counting
     held: int = 100
     listens: int = 700  # steps of the recogniser
-    means: int = 400  # steps of the semantic stage
+    means: int = 600  # steps of the semantic stage
     speaks: int = 400  # and of the coarse one
     units: int = 48
     codes: int = 256
@@ -338,7 +338,7 @@ def _speaker(work: _Work) -> Part:
     title = ("It goes on counting, in the same voice", "它用同样的嗓音接着数下去")
     work.title(3, title)
     out, sizes = work.out, work.sizes
-    _, first = work.trained("speech/semantic", _stage(work, "semantic", 64, sizes.means, 2048))
+    _, first = work.trained("speech/semantic", _stage(work, "semantic", 96, sizes.means, 1024))
     coarse = _stage(work, "coarse", 96, sizes.speaks, 2048)
     model, second = work.trained("speech/coarse", coarse)
     listener = Listener(out / "recogniser", work.device)
