@@ -335,7 +335,7 @@ def _through(
 
 
 def _speaker(work: _Work) -> Part:
-    title = ("It goes on counting, in the same voice", "它用同样的嗓音接着数下去")
+    title = ("It hears two digits and goes on counting", "它听两个数字，接着数下去")
     work.title(3, title)
     out, sizes = work.out, work.sizes
     _, first = work.trained("speech/semantic", _stage(work, "semantic", 96, sizes.means, 1024))
