@@ -6,8 +6,8 @@
     codec.rate, codec.hop, codec.books, codec.size     # 8000, 160, 8, 1024
 
 `Encodec` is that of Défossez et al. (2022), `Mimi` Kyutai's (Défossez et al., 2024). `af.load` and
-`af.save` take Hugging Face's directories of them. `Spectral` has no convolutions: it is fitted in seconds, for
-small things.
+`af.save` take Hugging Face's directories of them. `Spectral` has no convolutions: it is fitted in
+seconds, for small things.
 """
 
 from __future__ import annotations

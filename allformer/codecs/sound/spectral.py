@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from allformer.codecs.sound.books import Books
+from allformer.codecs.sound.books import Book, Books
 from allformer.codecs.sound.codec import SoundCodecModel
 from allformer.codecs.sound.spectral_config import Spectral
 from allformer.core.registry import implements
@@ -31,7 +31,7 @@ class SpectralModel(SoundCodecModel[Spectral]):
     def __init__(self, tree: Spectral) -> None:
         super().__init__(tree)
         self.mean = nn.Parameter(torch.empty(tree.bands), requires_grad=False)
-        self.quantiser = Books(tree.levels, tree.codes, tree.bands)
+        self.quantiser = Books(Book(tree.codes, tree.bands) for _ in range(tree.levels))
 
     def reset_parameters(self) -> None:
         """The codebooks start by themselves."""
