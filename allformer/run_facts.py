@@ -54,6 +54,7 @@ USES: dict[str, dict[str, str]] = {
     "segmentation": {"segment": "allformer segment {run} picture.jpg"},
     "image-codec": {},  # it is used by what draws: text-to-image
     "text-to-image": {"draw": "allformer draw {run} '…'"},
+    "sound-codec": {},  # it is used by what speaks: sound-tokens
     "transcription": {"transcribe": "allformer transcribe talk.wav --model {run}"},
     "sound-tokens": {
         "continue": "allformer generate {run} --audio prompt.wav --seconds 5 --out out.wav"
