@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.common import Device, Dtype, given, pick_dtype, say, writable_directory
+from allformer.cli.common import Device, given, pick_dtype, say, writable_directory
 from allformer.cli.live import check_source, live
 from allformer.errors import AllformerError
 
@@ -108,7 +108,10 @@ def transcribe(
     ] = "s16",
     seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.")] = 0,
     device: Device = None,
-    dtype: Dtype = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="fp32, fp16, bf16 or, on a CPU, int8; default: the file's, there fp32."),
+    ] = None,
 ) -> None:
     """Write down what is said in recordings, or translate it into English.
 
@@ -137,7 +140,8 @@ def transcribe(
         "without_timestamps": timestamps == "none", "seed": seed,
     }  # fmt: skip
     options = TranscribeOptions(**asked)
-    pipeline = open_speech(model, device=device, dtype=pick_dtype(dtype), tokenizer=tokenizer)
+    wide = dtype if dtype == "int8" else pick_dtype(dtype)
+    pipeline = open_speech(model, device=device, dtype=wide, tokenizer=tokenizer)
     if language is not None:
         pipeline.listener.vocabulary.language(language)
     if stream:

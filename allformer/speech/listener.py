@@ -20,6 +20,7 @@ from torch import Tensor
 
 from allformer.core.inputs import Side
 from allformer.core.layout import Grid
+from allformer.core.lean import LeanCache, LeanDecoder
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.core.states import Cache
@@ -62,12 +63,21 @@ class Listens(Protocol):
 
 
 class Listener:
-    """Of an encoder-decoder with a source of sound, and its vocabulary."""
+    """Of an encoder-decoder with a source of sound, and its vocabulary.
+
+    On a CPU the decoder of a small model is run by `LeanDecoder`, which holds a copy of some
+    weights, as they are when it is first asked. `int8`: with all of them in eight bits.
+    """
 
     def __init__(
-        self, model: EncoderDecoderModel, vocabulary: Vocabulary, dtype: torch.dtype | None = None
+        self,
+        model: EncoderDecoderModel,
+        vocabulary: Vocabulary,
+        dtype: torch.dtype | None = None,
+        int8: bool = False,
     ) -> None:
-        self.model, self.vocabulary = model, vocabulary
+        self.model, self.vocabulary, self.int8 = model, vocabulary, int8
+        self._lean: LeanDecoder | None = None
         self.dtype = dtype or next(model.parameters()).dtype
         longest = model.config.decoder.longest
         self.places = 448 if longest is None else longest
@@ -82,14 +92,30 @@ class Listener:
             return self.model.states(input_features=mel, dtype=self.dtype)["encoder"]
 
     def begin(self, ids: Tensor, memory: Tensor, at: int) -> Heard:
-        cache = self.model.new_cache()
-        hidden = self._read(ids, cache, memory)
-        scores = widen(self.model.logits(hidden[:, [at, -1]]))  # of two tokens, not of all
-        return Heard(scores[:, 0], scores[:, 1], cache)
+        lean = self._find_lean()
+        if lean is None:
+            state = self.model.new_cache()
+            hidden = self._read(ids, state, memory)[:, [at, -1]]  # of two tokens, not of all
+            scores = widen(self.model.logits(hidden))
+        else:
+            state = lean.new_cache()
+            scores = lean.logits(lean(ids, state, memory)[:, [at, -1]])
+        return Heard(scores[:, 0], scores[:, 1], state)
 
     def step(self, tokens: Tensor, state: Cache) -> Tensor:
+        if isinstance(state, LeanCache):
+            assert self._lean is not None
+            return self._lean.logits(self._lean(tokens[:, None], state)[:, -1])
         hidden = self._read(tokens[:, None], state)
         return widen(self.model.logits(hidden[:, -1]))
+
+    def _find_lean(self) -> LeanDecoder | None:
+        """What runs the decoder in place of the model, where it can."""
+        if self.dtype != torch.float32 or not LeanDecoder.serves(self.model):
+            return None
+        if self._lean is None:
+            self._lean = LeanDecoder(self.model, self.int8)
+        return self._lean
 
     def _read(self, ids: Tensor, cache: Cache, memory: Tensor | None = None) -> Tensor:
         """The states of new tokens, R N dim; `memory` is needed but once."""

@@ -1,0 +1,99 @@
+"""x Wᵀ + b in eight bits on a CPU: W is rounded once, a scale for each output; x at each call.
+
+    times = Int8(weight, bias)                 # for many rows; Int8Few for a few
+    times(x)                                   # … K → … N, in fp32
+    to_int8(model.encoder)                     # its matrices, in place: a quarter of the memory
+
+Every row of x has a scale of its own. Two products of oneDNN's that torch has: the one that
+`torch.compile` uses for quantised models (unsigned by signed bytes), and a bare one of integers,
+which costs less to call. Sums are exact in both.
+
+Legend: M rows, K inputs, N outputs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from allformer.core.linear import Fused, Linear
+
+ZERO = 128  # what stands for 0 among unsigned bytes
+
+
+def has_int8() -> bool:
+    """Whether this torch has the products."""
+    return bool(torch._C._has_mkldnn) and hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+
+def rounded_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Bytes −127 … 127 of each row, M K, and what they are multiples of, M 1."""
+    scale = x.abs().amax(1, keepdim=True).clamp_min_(1e-12).mul_(1 / 127)
+    return (x / scale).round_().to(torch.int8), scale
+
+
+class Int8Few:
+    """`Int8Few(weight, bias)(x)`: weight N K, bias N; for a few rows."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        rounded, scale = rounded_rows(weight.detach().float())
+        self.turned, self.scale = rounded.t(), scale[:, 0]  # K N, N
+        self.bias = None if bias is None else bias.detach().float()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        seen, scale = rounded_rows(x.reshape(-1, x.shape[-1]))
+        y = torch._int_mm(seen, self.turned) * self.scale
+        y *= scale
+        if self.bias is not None:
+            y += self.bias
+        return y.view(*x.shape[:-1], -1)
+
+
+class Int8:
+    """`Int8(weight, bias)(x)`: weight N K, bias N; for many rows, or a wide N."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        rounded, scale = rounded_rows(weight.detach().float())
+        self.scale = scale[:, 0]  # N
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self.zero = torch.zeros(len(weight), dtype=torch.int)
+        self.bias = None if bias is None else bias.detach().float()[None]
+        self.outputs = len(weight)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        top = torch.linalg.vector_norm(flat, float("inf"), 1, keepdim=True).clamp_min_(1e-12)
+        # 1 … 255 around 128; a half is added, since what lies behind the point is cut off.
+        seen = flat.mul(127 / top).add_(ZERO + 0.5).to(torch.uint8)
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(
+            seen, 1.0, ZERO, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32,
+            "none", [], "",
+        )  # fmt: skip
+        top *= 1 / 127
+        y = y.mul_(top) if self.bias is None else torch.addcmul(self.bias, y, top)
+        return y.view(*x.shape[:-1], self.outputs)
+
+
+class Int8Linear(nn.Module):
+    """A `Linear` (or the named parts of a `Fused`) in eight bits; it cannot be trained."""
+
+    def __init__(self, linear: Linear) -> None:
+        super().__init__()
+        self.parts = linear.parts if isinstance(linear, Fused) else {}
+        self.times = Int8(linear.weight, linear.addend(linear.weight.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.times(x).to(x.dtype)
+
+    def cut(self, y: Tensor) -> tuple[Tensor, ...]:
+        """What `forward` gave, cut into the parts in order."""
+        return torch.split(y, list(self.parts.values()), dim=-1)
+
+
+def to_int8(module: nn.Module) -> None:
+    """Every linear layer inside, in place."""
+    for name, child in module.named_children():
+        if isinstance(child, Linear):
+            setattr(module, name, Int8Linear(child))
+        else:
+            to_int8(child)
