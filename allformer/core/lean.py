@@ -96,7 +96,7 @@ class LeanDecoder:
         self.layers = [_layer(layers[i], int8) for i in model.decoder.order]
         self.final = _norm(model.decoder.final_norm)
         words = model.vocab_head.table.weight
-        self.words: Product = Int8(words, None) if int8 else Words(words.detach().t().contiguous())
+        self.words = Int8(words, None) if int8 else Words(words.detach().t().contiguous())
 
     @staticmethod
     def serves(model: EncoderDecoderModel) -> bool:

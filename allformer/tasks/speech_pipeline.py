@@ -20,6 +20,7 @@ from allformer.core.int8 import has_int8, to_int8
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.precision import pick_device
 from allformer.errors import ConfigError, TaskError
+from allformer.speech.captured import CapturedListener
 from allformer.speech.listener import Listener
 from allformer.speech.vocabulary import Vocabulary
 from allformer.tasks.pipeline import is_half
@@ -59,6 +60,7 @@ def open_speech(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     tokenizer: str | Path | None = None,
+    capture: bool = False,
 ) -> SpeechPipeline:
     """Open a Whisper for many recordings: a directory, a hub id, or OpenAI's file.
 
@@ -68,12 +70,13 @@ def open_speech(
     precision is slow, they are widened to fp32 unless `dtype` says otherwise; `dtype="int8"`, on a
     CPU, computes matrix products in eight bits, which is faster and less exact. OpenAI's files have
     no tokeniser: `tokenizer` is a directory with one, or a `.tiktoken` file; without it, that of
-    the package openai-whisper is taken, where it is installed.
+    the package openai-whisper is taken, where it is installed. `capture`: on a GPU, encoder and
+    steps become CUDA graphs, which pay for many windows by the likeliest tokens, not for beams.
     """
     where = device if isinstance(device, torch.device) else pick_device(device)
-    int8 = dtype == "int8"
-    if int8:
-        _check_int8(where)
+    int8 = isinstance(dtype, str)
+    if isinstance(dtype, str):
+        _check_int8(dtype, where)
         dtype = torch.float32
     lone = is_openai_whisper(Path(path))
     directory = Path(path) if lone else find_checkpoint(path)
@@ -85,7 +88,10 @@ def open_speech(
     words = _tokenizer(tokenizer, directory, lone, vocab)
     if int8:
         to_int8(model.encoder)
-    listener = Listener(model, Vocabulary(words, vocab), int8=int8)
+    vocabulary = Vocabulary(words, vocab)
+    listener = Listener(model, vocabulary, int8=int8)
+    if capture and where.type == "cuda":
+        listener = CapturedListener(model, vocabulary)
     return SpeechPipeline(listener, words, directory)
 
 
@@ -94,7 +100,9 @@ def as_speech(source: SpeechSource, dtype: torch.dtype | str | None = None) -> S
     return source if isinstance(source, SpeechPipeline) else open_speech(source, dtype=dtype)
 
 
-def _check_int8(where: torch.device) -> None:
+def _check_int8(dtype: str, where: torch.device) -> None:
+    if dtype != "int8":
+        raise ConfigError(f"dtype={dtype!r} is not known; give a torch.dtype, or 'int8'")
     if where.type != "cpu":
         raise ConfigError(f"dtype='int8' is for a CPU, not for {where}; try dtype=torch.bfloat16")
     if not has_int8():

@@ -1,0 +1,137 @@
+"""Whisper large-v3's shape on a GPU, random weights, bf16: ours beside transformers, in one run.
+
+    python benchmarks/whisper_gpu.py [--windows 1,32] [--new 128] [--rounds 5] [--json]
+    python benchmarks/whisper_gpu.py --tiny --device cpu          # that it runs
+
+A window of 30 s is encoded and `new` tokens are written, the likeliest each, whatever they are.
+Ours: graphs of the encoder and of a step (`speech/captured.py`). transformers: `generate` with a
+static cache and the compiled forward that its documentation recommends for Whisper; its encoder is
+compiled as well. Whole runs alternate; medians. Both sides have the same weights, and how many of
+their tokens agree is told (in bf16 near ties fall either way).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from side_by_side import table
+from torch import Tensor
+from turns import attempt
+
+import allformer as af
+from allformer.families import whisper
+from allformer.speech.captured import CapturedListener
+
+TINY = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2}
+TINY |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
+PROMPT = (50_258, 50_259, 50_360, 50_364)  # start, English, transcribe, no timestamps
+Run = Callable[[Tensor], Tensor]
+
+
+def ours(folder: Path, device: str, dtype: torch.dtype, new: int) -> Run:
+    model: Any = af.load(folder, device=device, dtype=dtype)
+    listener = CapturedListener(model, vocabulary=None, dtype=dtype)  # type: ignore[arg-type]
+
+    @torch.inference_mode()
+    def run(mel: Tensor) -> Tensor:
+        ids = torch.tensor([PROMPT] * len(mel), device=device)
+        heard = listener.begin(ids, listener.encode(mel), 0)
+        said = torch.empty(len(mel), new, dtype=torch.long, device=device)
+        said[:, 0] = heard.next.argmax(-1)
+        for i in range(1, new):
+            said[:, i] = listener.step(said[:, i - 1], heard.state).argmax(-1)
+        return said
+
+    return run
+
+
+def theirs(folder: Path, device: str, dtype: torch.dtype, new: int, compiled: bool) -> Run:
+    from transformers import GenerationMixin, WhisperForConditionalGeneration
+
+    model: Any = WhisperForConditionalGeneration.from_pretrained(folder, dtype=dtype)
+    model = model.to(device).eval()
+    length = {"min_new_tokens": new, "max_new_tokens": new, "do_sample": False}
+    static = {"cache_implementation": "static", "disable_compile": True}
+    if compiled:
+        how = {"mode": "reduce-overhead", "fullgraph": True}
+        model.forward = torch.compile(model.forward, **how)
+        model.model.encoder.forward = torch.compile(model.model.encoder.forward, **how)
+
+    @torch.inference_mode()
+    def run(mel: Tensor) -> Tensor:
+        ids = torch.tensor([PROMPT] * len(mel), device=device)
+        # Whisper's own generate adds the windows of long recordings, which are not asked for.
+        out = GenerationMixin.generate(
+            model, mel.to(device, dtype), decoder_input_ids=ids, **length, **static
+        )
+        return out[:, -new:]
+
+    return run
+
+
+def weights(fields: dict[str, Any], folder: Path) -> None:
+    """One directory for both; no token ends a text, so that all write as many."""
+    model = af.build(whisper.FAMILY.make(fields), seed=0)
+    af.save(model, folder)
+
+
+def measure(runs: dict[str, Run], mel: Tensor, rounds: int) -> dict[str, Any]:
+    answers: dict[str, Tensor] = {}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(-3, rounds):  # at first it compiles and captures
+        for name, run in runs.items():
+            begin = time.perf_counter()
+            said = run(mel).cpu()  # waits
+            if turn >= 0:
+                times[name].append(1000 * (time.perf_counter() - begin))
+            answers[name] = said
+    row: dict[str, Any] = {name: statistics.median(each) for name, each in times.items()}
+    first, *others = answers
+    for other in others:
+        row[f"{other} / {first}"] = row[other] / row[first]
+        row[f"same tokens, {other}"] = float((answers[first] == answers[other]).float().mean())
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--windows", default="1,32")
+    parser.add_argument("--new", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, fp32, not compiled")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    dtype = torch.float32 if args.tiny else torch.bfloat16
+    fields = {**whisper.PRESETS["whisper-large-v3"], **(TINY if args.tiny else {})}
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        weights(fields, Path(folder))
+        sides = {
+            "allformer": ours(Path(folder), args.device, dtype, args.new),
+            "transformers": theirs(Path(folder), args.device, dtype, args.new, not args.tiny),
+        }
+        for windows in map(int, args.windows.split(",")):
+            mel = torch.randn(windows, fields["num_mel_bins"], 3000, device=args.device)
+            what = {"windows": windows, "new tokens": args.new}
+            case = lambda mel=mel: measure(sides, mel, args.rounds)  # noqa: E731
+            rows.append(what | attempt(str(windows), case))
+    name = torch.cuda.get_device_name() if args.device == "cuda" else args.device
+    if args.json:
+        print(json.dumps({"device": name, "rows": rows}))
+        return
+    print(f"{name}, {dtype}, milliseconds, median of {args.rounds}")
+    for row in rows:
+        print(table(list(row), [[f"{x:.2f}" if isinstance(x, float) else x for x in row.values()]]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Faster ways through Whisper's decoder give what the model itself gives."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+import allformer as af
+from allformer.core.int8 import Int8, Int8Few, Int8Linear, has_int8, to_int8
+from allformer.core.lean import LeanCache, LeanDecoder, _plain
+from allformer.core.taps import listen
+from allformer.errors import ConfigError
+from allformer.families import whisper
+from allformer.speech.captured import CapturedListener
+from allformer.speech.listener import Listener
+from allformer.tasks.speech_pipeline import _check_int8
+
+SMALL = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 64}
+SMALL |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 64}
+SMALL |= {"max_source_positions": 50, "max_target_positions": 40}
+int8 = pytest.mark.skipif(not has_int8(), reason="this torch has no products in eight bits")
+
+
+def hearer() -> Any:
+    """A small Whisper with loud weights, biases included."""
+    model = af.build(
+        whisper.FAMILY.make({**whisper.PRESETS["whisper-tiny"], **SMALL}), seed=0
+    ).eval()
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            x.add_(torch.randn(x.shape, generator=draw), alpha=0.3 if "bias" in name else 0.1)
+    return model
+
+
+@functools.cache
+def shared() -> Any:
+    return hearer()
+
+
+class Plain(Listener):
+    """The model itself, always."""
+
+    def _find_lean(self) -> None:
+        return None
+
+
+def written(listener: Any, memory: torch.Tensor) -> list[torch.Tensor]:
+    """Scores of a prompt, and of steps while texts multiply and change places."""
+    with torch.inference_mode():
+        ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+        heard = listener.begin(ids, memory, 1)
+        found = [heard.at, heard.next, listener.step(torch.tensor([3, 4]), heard.state)]
+        found.append(listener.step(torch.tensor([4, 2]), heard.state))
+        heard.state.select(torch.tensor([0, 0, 0, 1, 1, 1]))
+        found.append(listener.step(torch.arange(6), heard.state))
+        heard.state.select(torch.tensor([2, 1, 0, 5, 3, 3]))
+        found.append(listener.step(torch.arange(6), heard.state))
+    return [x.clone() for x in found]
+
+
+@functools.cache
+def sound() -> torch.Tensor:
+    return torch.randn(2, 50, 32, generator=torch.Generator().manual_seed(2))
+
+
+def check_same(listener: Any, tolerance: float = 1e-4) -> None:
+    mine = written(listener, sound())
+    own = written(Plain(shared(), None), sound())  # type: ignore[arg-type]
+    for a, b in zip(mine, own, strict=True):
+        assert a.shape == b.shape
+        assert (a - b).abs().max() < tolerance * b.abs().max()
+
+
+def test_the_lean_decoder_gives_what_the_model_gives() -> None:
+    listener = Listener(shared(), None)  # type: ignore[arg-type]
+    with torch.inference_mode():
+        state = listener.begin(torch.tensor([[1]]), sound()[:1], 0).state
+    assert isinstance(state, LeanCache)
+    check_same(listener)
+
+
+def test_the_lean_decoder_reads_several_tokens_after_others() -> None:
+    model = shared()
+    with torch.inference_mode():
+        lean = LeanDecoder(model)
+        ids, cache = torch.tensor([[5, 6, 7, 8, 9]]), lean.new_cache()
+        parts = [lean(ids[:, :2], cache, sound()[:1]), lean(ids[:, 2:], cache)]
+        whole = lean(ids, lean.new_cache(), sound()[:1])
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-4)
+
+
+def test_steps_with_a_fixed_memory_give_what_the_model_gives_window_after_window() -> None:
+    listener = CapturedListener(shared(), None)  # type: ignore[arg-type]
+    with torch.inference_mode():  # a window before: its keys and values are written over
+        heard = listener.begin(torch.tensor([[1, 2], [2, 3]]), sound().flip(0), 0)
+        listener.step(torch.tensor([1, 2]), heard.state)
+    check_same(listener)
+    check_same(listener)
+
+
+def test_the_encoder_is_as_ever_behind_graphs() -> None:
+    mel = torch.randn(2, 80, 100)
+    one, other = (kind(shared(), None) for kind in (CapturedListener, Listener))  # type: ignore[arg-type]
+    torch.testing.assert_close(one.encode(mel), other.encode(mel))
+    torch.testing.assert_close(one.encode(mel + 1), other.encode(mel + 1))
+
+
+@pytest.mark.parametrize("name", ["bart-base", "original-base", "t5-small"])
+def test_other_decoders_are_left_to_the_model(name: str) -> None:
+    assert not _plain(af.preset(name))  # type: ignore[arg-type]
+    assert _plain(shared().config)
+
+
+def test_who_learns_or_listens_gets_the_model_itself() -> None:
+    model = shared()
+    assert not LeanDecoder.serves(model)  # somebody may differentiate
+    with torch.inference_mode():
+        assert LeanDecoder.serves(model)
+        with listen(lambda name, x: None):
+            assert not LeanDecoder.serves(model)
+
+
+@int8
+@pytest.mark.parametrize("kind", [Int8, Int8Few])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_products_in_eight_bits_are_within_their_steps(kind: Any, rows: int) -> None:
+    draw = torch.Generator().manual_seed(rows)
+    weight, bias = torch.randn(48, 64, generator=draw), torch.randn(48, generator=draw)
+    x = torch.randn(rows, 64, generator=draw) * torch.logspace(-3, 3, rows)[:, None]
+    exact = x @ weight.t()
+    # Each of 64 addends is off by half a step of x times W, and of W times x, at most.
+    most = x.abs().amax(1)[:, None] * weight.abs().amax(1) / 127
+    assert ((kind(weight, bias)(x) - bias - exact).abs() < 64 * most).all()
+    near = (kind(weight, None)(x) - exact).norm(dim=1) / exact.norm(dim=1)
+    assert (near < 0.02).all()
+    assert (kind(weight, None)(torch.zeros(rows, 64)) == 0).all()
+
+
+@int8
+def test_eight_bits_hear_nearly_the_same() -> None:
+    model = hearer()
+    mel = torch.randn(1, 80, 100, generator=torch.Generator().manual_seed(3))
+    before = Listener(model, None).encode(mel)  # type: ignore[arg-type]
+    to_int8(model.encoder)
+    assert any(isinstance(part, Int8Linear) for part in model.encoder.modules())
+    after = Listener(model, None).encode(mel)  # type: ignore[arg-type]
+    assert (after - before).norm() / before.norm() < 0.05
+    check_same(Listener(shared(), None, int8=True), 0.1)  # type: ignore[arg-type]
+
+
+def test_eight_bits_are_refused_on_a_gpu() -> None:
+    with pytest.raises(ConfigError, match="is for a CPU"):
+        _check_int8("int8", torch.device("cuda"))
+    with pytest.raises(ConfigError, match="'int4' is not known"):
+        _check_int8("int4", torch.device("cpu"))
