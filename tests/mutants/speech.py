@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.mutants.mutants import Mutant, bug
+from tests.unit import test_listener_speed, test_transcribe
 from tests.unit import test_speech_rules as speech
-from tests.unit import test_transcribe
 
 KILLERS: dict[str, Callable[[], None]] = {
     "speech rules": speech.check_rules,
@@ -17,6 +17,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     "speech best": speech.check_best,
     "speech cut": speech.check_cut,
     "speech prompt": speech.check_prompt,
+    "lean decoder": test_listener_speed.check_lean,
+    "fixed memory": test_listener_speed.check_fixed,
     "rows of one source": test_transcribe.check_shared_source,
 }
 HERE = "allformer.speech"
@@ -24,7 +26,18 @@ TIMES, TRAIL = f"{HERE}.rules:Rules._times", f"{HERE}.rules:Trail"
 BEAMS = f"{HERE}.search:Beams"
 CUT = f"{HERE}.segments:cut"
 
+LEAN, CAPTURED = "allformer.core.lean", f"{HERE}.captured:CapturedListener"
+
 MUTANTS: list[Mutant] = [
+    bug("lean queries are not scaled", "attention over sound is too sharp", f"{LEAN}:_across",
+        "q * layer.scales[1]", "q * 1.0", "lean decoder"),
+    bug("lean texts ask for other windows", "beams hear their neighbour", f"{LEAN}:_across",
+        "view(len(keys) // heads, -1, heads,", "view(-1, len(keys) // heads, heads,",
+        "lean decoder"),
+    bug("the counter of a window goes on", "the second window is read behind the first",
+        f"{CAPTURED}._anew", "cache.length.zero_()", "cache.length.clone()", "fixed memory"),
+    bug("the first window is heard again", "every window has the text of the first",
+        f"{CAPTURED}._anew", "mine.copy_(new)", "mine.clone()", "fixed memory"),
     bug("a text may begin late", "its first words are lost", TIMES,
         "self.latest + 1 :", "self.latest + 2 :", "speech rules"),
     bug("an empty segment", "windows never move on", TIMES,

@@ -75,7 +75,7 @@ def check_same(listener: Any, tolerance: float = 1e-4) -> None:
         assert (a - b).abs().max() < tolerance * b.abs().max()
 
 
-def test_the_lean_decoder_gives_what_the_model_gives() -> None:
+def check_lean() -> None:
     listener = Listener(shared(), None)  # type: ignore[arg-type]
     with torch.inference_mode():
         state = listener.begin(torch.tensor([[1]]), sound()[:1], 0).state
@@ -93,7 +93,7 @@ def test_the_lean_decoder_reads_several_tokens_after_others() -> None:
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-4)
 
 
-def test_steps_with_a_fixed_memory_give_what_the_model_gives_window_after_window() -> None:
+def check_fixed() -> None:
     listener = CapturedListener(shared(), None)  # type: ignore[arg-type]
     with torch.inference_mode():  # a window before: its keys and values are written over
         heard = listener.begin(torch.tensor([[1, 2], [2, 3]]), sound().flip(0), 0)
@@ -107,6 +107,14 @@ def test_the_encoder_is_as_ever_behind_graphs() -> None:
     one, other = (kind(shared(), None) for kind in (CapturedListener, Listener))  # type: ignore[arg-type]
     torch.testing.assert_close(one.encode(mel), other.encode(mel))
     torch.testing.assert_close(one.encode(mel + 1), other.encode(mel + 1))
+
+
+def test_the_lean_decoder_gives_what_the_model_gives() -> None:
+    check_lean()
+
+
+def test_steps_with_a_fixed_memory_give_what_the_model_gives_window_after_window() -> None:
+    check_fixed()
 
 
 @pytest.mark.parametrize("name", ["bart-base", "original-base", "t5-small"])
