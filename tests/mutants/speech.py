@@ -31,9 +31,8 @@ LEAN, CAPTURED = "allformer.core.lean", f"{HERE}.captured:CapturedListener"
 MUTANTS: list[Mutant] = [
     bug("lean queries are not scaled", "attention over sound is too sharp", f"{LEAN}:_across",
         "q * layer.scales[1]", "q * 1.0", "lean decoder"),
-    bug("lean texts ask for other windows", "beams hear their neighbour", f"{LEAN}:_across",
-        "view(len(keys) // heads, -1, heads,", "view(-1, len(keys) // heads, heads,",
-        "lean decoder"),
+    bug("lean heads stay apart", "texts of one window are mixed up", f"{LEAN}:_across",
+        "transpose(1, 2).reshape(x.shape)", "reshape(x.shape)", "lean decoder"),
     bug("the counter of a window goes on", "the second window is read behind the first",
         f"{CAPTURED}._anew", "cache.length.zero_()", "cache.length.clone()", "fixed memory"),
     bug("the first window is heard again", "every window has the text of the first",
