@@ -97,7 +97,7 @@ def convert(
             tell_length(target, length)
         if not original.provenance.family and "is" not in read_json(target / "config.json"):
             new |= open_to_others(where, target, model)
-    elif original.provenance.family == "whisper":
+    elif is_openai_whisper(where):
         new |= {
             *original.provenance.images,
             *write_whisper_tokenizer(tokenizer, target, model, tell),

@@ -324,7 +324,7 @@ REFUSALS = [
     (lambda: stack(blocks=[PAPER]), "must be a tuple"),
     (lambda: stack(blocks=(PAPER, None)), "Stack.blocks[1]=None is not a Block; try repeat"),
     (lambda: stack(position=7), "Stack.position=7 does not fit this slot; "
-     "it takes Sinusoidal, Learned, Axial, "),
+     "it takes Sinusoidal, StoredSinusoids, Learned, "),
     (lambda: stack(source=7), "Stack.source=7 does not fit this slot; it takes Tokens"),
     (lambda: stack(final_norm=7), "Stack.final_norm=7 does not fit this slot"),
     (lambda: stack(source_norm=7), "Stack.source_norm=7 does not fit this slot"),

@@ -124,13 +124,17 @@ def test_the_last_step_of_a_source_without_tokens_is_told_by_the_mask(left):
 
 def test_ids_are_not_generated_from_what_is_not_tokens():
     block = replace(PAPER, attention=Attention(4), feed=Feed(8))
-    for config, name in (
-        (replace(decoder_only(), decoder=replace(METERED, causal=True), head=Gauge()), "decoder"),
-        (EncoderDecoder(METERED, stack(crossed(block), causal=True), shared=False), "encoder"),
+    for config, why in (
+        (
+            replace(decoder_only(), decoder=replace(METERED, causal=True), head=Gauge()),
+            r"cannot generate from ids: its decoder has the source Meter, .*; ",
+        ),
+        (
+            EncoderDecoder(METERED, stack(crossed(block), causal=True), shared=False),
+            r"input_ids=.* \(2, 5\), but the encoder reads measured; give ",
+        ),
     ):
-        with pytest.raises(
-            ConfigError, match=rf"cannot generate from ids: its {name} has the source Meter, .*; "
-        ):
+        with pytest.raises(ConfigError, match=why):
             build(config).generate(tokens(2, 5), max_new_tokens=2)
 
 
