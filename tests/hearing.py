@@ -24,7 +24,9 @@ ENGLISH, MANY = 51_864, 51_865
 
 
 def openai() -> Any:
-    """The package openai-whisper, or a skip."""
+    """The package openai-whisper, or a skip; its loops run as they are written: to compile them
+    takes longer."""
+    os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
     return pytest.importorskip("whisper", reason="openai-whisper is not installed")
 
 

