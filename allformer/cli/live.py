@@ -12,6 +12,7 @@ from allformer.cli.common import say
 from allformer.errors import AllformerError
 
 MICROPHONE = "microphone"
+PIPE = {"rate": "rate", "channels": "channels", "form": "samples"}  # `from_pipe`'s names → flags
 _WIDE = 100  # characters of a line, if no sentence ends before
 
 
@@ -41,6 +42,17 @@ def check_source(files: Sequence[str]) -> None:
             f"standard input, or {MICROPHONE} (or {MICROPHONE}:NUMBER); a file is read as it is, "
             f"without --stream"
         )
+
+
+def check_pipe(source: str, pipe: dict[str, Any]) -> None:
+    """Refuse samples that are not known, and what a microphone is not asked."""
+    from allformer.speech.pieces import FORMATS
+
+    if pipe.get("form", "s16") not in FORMATS:
+        raise AllformerError(f"--samples {pipe['form']} is not known; try {' or '.join(FORMATS)}")
+    if source != "-":
+        for name, value in pipe.items():
+            raise AllformerError(f"--{PIPE[name]} {value} is for --stream -; leave it out")
 
 
 def _pieces(source: str, pipe: dict[str, Any]) -> Iterator[Any]:

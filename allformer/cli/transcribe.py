@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from allformer.cli.common import Device, given, pick_dtype, say, writable_directory
-from allformer.cli.live import check_source, live
+from allformer.cli.live import PIPE, check_pipe, check_source, live
 from allformer.errors import AllformerError
 
 TRANSCRIBE = (
@@ -98,14 +98,16 @@ def transcribe(
         typer.Option("--stream", help="As it is said: FILE is - (raw samples) or microphone."),
     ] = False,
     rate: Annotated[
-        int, typer.Option(min=1000, metavar="N", help="With --stream -: samples a second.")
-    ] = 16_000,
+        int | None,
+        typer.Option(min=1000, metavar="N", help="With --stream -: samples a second (16000)."),
+    ] = None,
     channels: Annotated[
-        int, typer.Option(min=1, metavar="N", help="With --stream -: interleaved channels.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, metavar="N", help="With --stream -: interleaved channels (1)."),
+    ] = None,
     samples: Annotated[
-        str, typer.Option(help="With --stream -: s16 (integers) or f32 (floats).")
-    ] = "s16",
+        str | None, typer.Option(help="With --stream -: s16 (integers, the usual) or f32 (floats).")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of what is drawn.")] = 0,
     device: Device = None,
     dtype: Annotated[
@@ -124,9 +126,13 @@ def transcribe(
     from allformer.tasks.speech_pipeline import open_speech
 
     _check(files, timestamps, format, out, tuple(FORMATS))
+    pipe = given(rate=rate, channels=channels, form=samples)
     if stream:
         check_source(files)
         _check_stream(timestamps, format, out, batch, clips)
+        check_pipe(files[0], pipe)
+    else:
+        _check_files(files, pipe)
     asked = given(
         language=language, task=task, beam_size=beams, patience=patience, best_of=best_of,
         length_penalty=length_penalty, initial_prompt=prompt,
@@ -145,7 +151,6 @@ def transcribe(
     if language is not None:
         pipeline.listener.vocabulary.language(language)
     if stream:
-        pipe = {"rate": rate, "channels": channels, "form": samples}
         live(files[0], pipeline, asked, pipe, as_json=format == "json")
         return
     how = {"words": timestamps == "word", "batch": batch}
@@ -170,7 +175,8 @@ def _work(
         except AllformerError as error:
             if len(files) == 1:
                 raise
-            say(f"{name} is left out: {error}")
+            told = str(error)
+            say(f"left out: {told if name and name in told else f'{name}: {told}'}")
             faults += 1
     if faults:
         raise AllformerError(f"{faults} of {len(files)} files are left out; see above")
@@ -210,7 +216,11 @@ def _one(
         return
     file = out / f"{Path(name).stem}.{format or 'txt'}"
     file.write_text(text, encoding="utf-8")
-    say(f"{file}: {clock(found.duration)} of {found.language}, {len(found.segments)} segments")
+    say(f"{file}: {clock(found.duration)} of {found.language}, {_counted(len(found.segments))}")
+
+
+def _counted(segments: int) -> str:
+    return f"{segments} segment" if segments == 1 else f"{segments} segments"
 
 
 @contextmanager
@@ -248,7 +258,7 @@ def _check(
         raise AllformerError(f"--timestamps {timestamps} is not known; try {' or '.join(TIMES)}")
     if format is not None and format not in formats:
         raise AllformerError(f"--format {format} is not known; try {', '.join(formats)}")
-    if timestamps == "none" and format in ("srt", "vtt"):
+    if timestamps == "none" and format in ("srt", "vtt", "tsv"):
         raise AllformerError(f"--format {format} is made of times; leave out --timestamps none")
     if out is None and len(files) > 1 and format not in (None, "txt"):
         raise AllformerError(f"--format {format} of several files needs a folder; give --out")
@@ -260,6 +270,19 @@ def _check(
             raise AllformerError(
                 f"two files would be written as {twice}; transcribe them into folders of their own"
             )
+
+
+def _check_files(files: Sequence[str], pipe: dict[str, Any]) -> None:
+    """Recordings are files, and say themselves how they are made."""
+    for name, value in pipe.items():
+        raise AllformerError(f"--{PIPE[name]} {value} is for --stream -; leave it out")
+    if "-" in files:
+        raise AllformerError(
+            "- is no file: a recording is read twice or in parts; save it and give its name, or "
+            "give raw samples with --stream -"
+        )
+    if "" in files:
+        raise AllformerError("a FILE has an empty name; check what the shell made of it")
 
 
 def _check_stream(

@@ -5,6 +5,7 @@ Letters: S samples, N frames, M mel bins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from tempfile import SpooledTemporaryFile
 
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from allformer.errors import DataError
-from allformer.sound.mel import HOP, RATE, SIZE, centred, mel_power, scaled
+from allformer.sound.mel import FLOOR, HOP, RATE, SIZE, centred, mel_power, scaled
 
 _HELD = 64 * 2**20  # bytes in memory (about half an hour); what is longer lies on disk
+_SILENCE = math.log10(FLOOR) + 1e-3  # of a bin; more than rounding
 _BYTES = 4  # of a number
 _TOGETHER = 120 * RATE  # samples
 
@@ -43,6 +45,11 @@ class Spectrogram:
         for logs in mel_blocks(self._counted(waves, padding), bins, log=True):
             self._keep(logs)
         self.frames = self.samples // HOP
+
+    @property
+    def silent(self) -> bool:
+        """Nothing at all is in it: no bin is above the least that is told apart from 0."""
+        return float(self._peak) <= _SILENCE
 
     def __len__(self) -> int:
         """All frames, those of the silence behind the sound too."""

@@ -103,16 +103,11 @@ class TranscribeOptions:
         _check_search(self)
         if not self.temperatures:
             raise ConfigError("temperature=() has none to decode at; give one or more, such as 0.0")
-        for start, end in zip(self.clip_timestamps[::2], self.clip_timestamps[1::2], strict=False):
-            if not 0 <= start < end:
-                raise ConfigError(
-                    f"clip_timestamps has {start:g},{end:g}; a clip starts at 0 or later, and ends "
-                    f"after that"
-                )
-        if len(self.clip_timestamps) % 2 and self.clip_timestamps[-1] < 0:
-            raise ConfigError(
-                f"clip_timestamps has {self.clip_timestamps[-1]:g}; a clip starts at 0 or later"
-            )
+        _check_clips(self.clip_timestamps)
+        for name in ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"):
+            bound = getattr(self, name)
+            if bound is not None and math.isnan(bound):
+                raise ConfigError(f"{name}={bound} bounds nothing; give a number, or leave it out")
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -138,6 +133,19 @@ class TranscribeOptions:
 def _check_task(task: str) -> None:
     if task not in TASKS:
         raise ConfigError(f"task={task!r} is not known; give {' or '.join(TASKS)}")
+
+
+def _check_clips(points: Sequence[float]) -> None:
+    for start, end in zip(points[::2], points[1::2], strict=False):
+        if not 0 <= start < end < math.inf:
+            raise ConfigError(
+                f"clip_timestamps has {start:g},{end:g}; a clip starts at 0 or later, and ends "
+                f"after that (the last end may be left out)"
+            )
+    if len(points) % 2 and not 0 <= points[-1] < math.inf:
+        raise ConfigError(
+            f"clip_timestamps has {points[-1]:g}; a clip starts at 0 or later: give seconds"
+        )
 
 
 def _check_search(options: DecodingOptions | TranscribeOptions) -> None:

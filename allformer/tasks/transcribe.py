@@ -72,6 +72,8 @@ def transcribe_one(
     """One recording, window by window, or in batches of windows; `words` may be who times them."""
     sound = spectrogram(audio, pipeline.bins)
     transcriber = _transcriber(pipeline, audio, sound, options, words, batch)
+    if sound.silent:  # where openai-whisper may write a word that nobody said
+        return transcriber.transcript
     for segments in transcriber:
         if heard is not None:
             for segment in segments:

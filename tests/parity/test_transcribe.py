@@ -171,12 +171,9 @@ def test_a_minute_of_read_speech_with_silences_is_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sound", ["silence", "noise"])
-def test_where_nobody_speaks_the_same_is_heard(
-    sound: str, tiny: tuple[Any, SpeechPipeline]
-) -> None:
+def test_where_nobody_speaks_the_same_is_heard(tiny: tuple[Any, SpeechPipeline]) -> None:
     model, pipeline = tiny
-    wave = torch.zeros(35 * hearing.SECOND) if sound == "silence" else hearing.noise(35.0)
+    wave = hearing.noise(35.0)
     same(transcribe(wave, pipeline).to_dict(), theirs(model, wave))
 
 

@@ -139,10 +139,12 @@ def test_beams_share_the_keys_of_their_window() -> None:
 
 
 def test_silence_gives_an_answer(pipeline: Any) -> None:
-    found = transcribe(torch.zeros(16_000), pipeline, temperature=0.0, sample_len=4)
-    assert found.duration == 1.0
-    quiet = {"no_speech_threshold": 0.0, "logprob_threshold": None}
-    skipped = transcribe(torch.zeros(16_000), pipeline, temperature=0.0, **quiet)
+    short = {"temperature": 0.0, "sample_len": 4, "logprob_threshold": None}
+    found = transcribe(torch.zeros(16_000), pipeline, no_speech_threshold=None, **short)
+    assert (found.text, found.segments, found.duration) == ("", (), 1.0)
+    hum = 1e-3 * tone(1.0)
+    assert transcribe(hum, pipeline, no_speech_threshold=None, **short).segments
+    skipped = transcribe(hum, pipeline, no_speech_threshold=0.0, **short)
     assert (skipped.text, skipped.segments) == ("", ())
 
 
@@ -367,6 +369,12 @@ def test_one_bad_file_does_not_stop_the_others(tmp_path: Path, model: Path) -> N
         (["--timestamps", "none", "--format", "srt"], "made of times"),
         (["--temperature", "hot"], "--temperature hot"),
         (["--clips", "3,x"], "--clips 3,x"),
+        (["--clips", "nan"], "clip_timestamps has nan"),
+        (["--clips", "1,inf"], "clip_timestamps has 1,inf"),
+        (["--logprob", "nan"], "logprob_threshold=nan"),
+        (["--rate", "8000"], "--rate 8000 is for --stream"),
+        (["-"], "give raw samples with --stream -"),
+        ([""], "empty name"),
         (["--suppress", "a"], "--suppress a"),
         (["b.wav", "--format", "srt"], "give --out"),
     ],
