@@ -16,14 +16,16 @@ from typing import Any
 import torch
 
 from allformer.checkpoint.run import Run
-from allformer.explain.words import WORDS, word
+from allformer.explain.words import WORDS, Pair, word
 from allformer.text.whisper import START
 from allformer.train.objectives import find_objective
 from allformer.train.pictures.data import PictureData
 from allformer.train.predictions import Predictions
 from allformer.train.sections.model import CheckpointModel, PresetRecipe
 from allformer.train.sections.recipe import Recipe
+from allformer.train.spoken.data import SpokenData
 from allformer.train.watch.watch import MACHINE
+from allformer.train.waves.data import WaveData
 from allformer.version import __version__
 
 Rows = Sequence[Mapping[str, Any]]
@@ -68,7 +70,7 @@ def run_facts(
 ) -> dict[str, Any]:
     """For `write_report`."""
     facts: dict[str, Any] = {
-        **_measured(history),
+        **_measured(history, recipe),
         **_machine(run.path),
         "torch": torch.__version__,
         "allformer": __version__,
@@ -96,11 +98,19 @@ def run_facts(
 
 
 def _batch(recipe: Recipe) -> dict[str, Any]:
-    """Tokens of a step; of pictures so many of them."""
+    """Tokens of a step; of pictures and sounds so many of them."""
     rows = recipe.train.batch_rows
-    if isinstance(recipe.data, PictureData) and rows is not None:
-        return {"pictures": rows * recipe.train.accumulate}
+    if rows is not None and (name := _counted(recipe)) != "tokens":
+        return {name: rows * recipe.train.accumulate}
     return {"batch": f"{recipe.train.batch_tokens * recipe.train.accumulate:,}"}
+
+
+def _counted(recipe: Recipe | None) -> str:
+    """What a batch is counted in, as `facts.NAME` calls it."""
+    kinds = ((PictureData, "pictures"), (WaveData, "crops"), (SpokenData, "recordings"))
+    return next(
+        (name for kind, name in kinds if recipe and isinstance(recipe.data, kind)), "tokens"
+    )
 
 
 def commands(
@@ -151,7 +161,14 @@ def _begun_with(recipe: Recipe) -> str | None:
     return str(recipe.model.checkpoint) if isinstance(recipe.model, CheckpointModel) else None
 
 
-def _measured(history: Rows) -> dict[str, Any]:
+def _speed_unit(recipe: Recipe | None) -> Pair:
+    """Of `tokens_per_second`: what draws and what writes down counts the tokens that it says."""
+    name = _counted(recipe)
+    says = name == "recordings" or taught(recipe) == "text-to-image"
+    return word(f"card.{'tokens' if says else name}.unit")
+
+
+def _measured(history: Rows, recipe: Recipe | None) -> dict[str, Any]:
     """Steps, time, speed, memory: as metrics.jsonl has them."""
     facts: dict[str, Any] = {}
     if history:
@@ -166,9 +183,8 @@ def _measured(history: Rows) -> dict[str, Any]:
             statistics.median(found[key])
             for key in ("tokens_per_second", "peak_share", "data_wait")
         )
-        told = word(
-            "facts.speed.value", speed=f"{speed:,.0f}", peak=f"{peak:.1%}", wait=f"{wait:.1%}"
-        )
+        shares = {"peak": f"{peak:.1%}", "wait": f"{wait:.1%}"}
+        told = word("facts.speed.value", speed=f"{speed:,.0f}", unit=_speed_unit(recipe), **shares)
         facts["speed"] = dict(zip(("en", "zh"), told, strict=True))
     if found["memory_gib"]:
         facts["memory"] = f"{max(found['memory_gib']):.2f} GiB"

@@ -15,11 +15,14 @@ from typing import Any
 import torch
 
 from allformer.checkpoint.run import Run, load_run
+from allformer.config import SoundCodec
 from allformer.core.model import EncoderDecoderModel
 from allformer.errors import AllformerError, ConfigError
 from allformer.evaluate import evaluate_run
+from allformer.explain.curves import charts
 from allformer.explain.report import Sample, write_report
 from allformer.explain.several import Part, write_several
+from allformer.explain.sound.rates import rate_table, sound_codec_lead, without_rates
 from allformer.explain.words import said, word
 from allformer.images.processor import FILES, Processor, load_processor
 from allformer.run_facts import run_facts, taught
@@ -112,21 +115,31 @@ def _codec(
     predictions: Predictions | None,
     told: dict[str, Any],
 ) -> Path:
-    """The page of a model without stacks: what it makes of pictures, and how it learned."""
-    facts = told["facts"]
+    """The page of a model without stacks: what it makes of pictures or sounds, and how it
+    learned."""
+    facts, history = told["facts"], told["history"]
     title = said(facts.get("title", {"en": "A codec", "zh": "一个编解码器"}))
+    tree: Any = run.model.config
+    sounds = isinstance(tree, SoundCodec)
+    unit = "crops" if sounds else "pictures"
+    plots = charts(history, "chart.plain", unit)
+    plots.pop("loss", None)  # a section has its own
     part = Part(
         "samples",
         word("nav.examples"),
-        word("examples.title"),
+        word("rate.title" if sounds else "examples.title"),
         ("", ""),
         run.model,
-        told["history"],
-        scores,
+        history,
+        without_rates(scores),
         predictions or Predictions(),
         {name: facts[name] for name in ("steps", "seconds", "device") if name in facts},
+        table=rate_table(scores),
+        unit=unit,
+        plots=plots,
     )
-    return write_several(page, title=title, lead=word("lead.codec"), parts=[part], facts=facts)
+    lead = sound_codec_lead(tree) if sounds else word("lead.codec")
+    return write_several(page, title=title, lead=lead, parts=[part], facts=facts)
 
 
 def _processor(run: Path) -> Processor | None:

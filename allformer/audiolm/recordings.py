@@ -21,7 +21,7 @@ from torch import Tensor
 
 from allformer.errors import ConfigError, DataError
 from allformer.sound import read, resample
-from allformer.sound.read import ENDINGS
+from allformer.sound.folder import sound_files
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +45,15 @@ class Recording:
         return resample(self.source, self.rate, rate)
 
 
-def find_recordings(path: str | Path, voice: str | None = None) -> list[Recording]:
+def find_recordings(
+    path: str | Path, voice: str | None = None, *, name: str = "data.path"
+) -> list[Recording]:
     """All sound files in a folder and below, by their names in order.
 
     `voice` is a regular expression that finds the voice in a file's name without its ending: its
     first group, or the whole of it. Without one the voice is the folder that a file lies in.
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise DataError(f"{folder} is no folder; give one with recordings ({', '.join(ENDINGS)})")
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
-    if not files:
-        raise DataError(f"{folder} has no recordings in it ({', '.join(ENDINGS)})")
+    files = sound_files(path, name=name)
     wanted = None if voice is None else pattern(voice, "voice")
     return [Recording(file.stem, _voice(file, wanted), file) for file in files]
 

@@ -7,7 +7,7 @@ Everything is computed in fp32 on copies, so that only the weights and the formu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from inspect import signature
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from allformer import config
+from allformer.checkpoint.verify_images import compare_images
 from allformer.checkpoint.verify_sound import compare_sound
 from allformer.config.sound import STRIDE
 from allformer.core.model import AnyModel
@@ -114,8 +115,8 @@ def verify(
     ours: AnyModel, other: Any, between: tuple[str, str], most: int = WIDTH
 ) -> list[Comparison]:
     """Run both in fp32 and compare what both give, where there is no padding."""
-    if isinstance(ours.config, config.SoundCodec):
-        return _verify_sound(ours, other, between)
+    if isinstance(ours.config, config.Codec | config.SoundCodec):
+        return _verify_codec(ours, other, between)
     inputs = sample_inputs(ours.config, most)
     if isinstance(ours.config.head, config.ClassHead | config.SpanHead):
         inputs.pop("decoder_input_ids", None)
@@ -131,12 +132,21 @@ def verify(
     return found
 
 
-def _verify_sound(ours: Any, other: Any, between: tuple[str, str]) -> list[Comparison]:
-    told = f"{ROWS} seconds of random sound at {ours.rate} Hz, seed {SEED}"
+def _verify_codec(ours: Any, other: Any, between: tuple[str, str]) -> list[Comparison]:
+    """Of images, or of sound."""
+    compare: Callable[..., Iterator[tuple[str, Tensor, Tensor]]]
+    if isinstance(ours.config, config.SoundCodec):
+        compare, told = compare_sound, f"seconds of random sound at {ours.rate} Hz"
+    else:
+        height, width = ours.config.image
+        compare, told = compare_images, f"random images of {height} × {width} pixels"
     return [
-        Comparison(between, name, (x - y).abs().max().item(), y.abs().max().item(), inputs=told)
-        for name, x, y in compare_sound(wide(ours), wide(other), ROWS, SEED)
-    ]
+        Comparison(
+            between, name, (x - y).abs().max().item(), y.abs().max().item(),
+            inputs=f"{ROWS} {told}, seed {SEED}",
+        )
+        for name, x, y in compare(wide(ours), wide(other), ROWS, SEED)
+    ]  # fmt: skip
 
 
 def _run(model: Any, inputs: dict[str, Tensor]) -> Any:

@@ -53,7 +53,7 @@ def units(
     if out is None and not Path(model).is_dir():
         raise AllformerError(f"{model} is no folder here to write into; give --out FOLDER")
     folder = writable_directory(Path(model) / FOLDER if out is None else out)
-    found = find_recordings(data)
+    found = find_recordings(data, name="--data")
     used = found if held_out is None else split(found, held_out)[0]
     heard: Any = load(model, device=pick_device(device))
     made, explained = fit_recordings(
@@ -88,6 +88,7 @@ def go_on(
     """`allformer generate RUN --audio prompt.wav --seconds 5 --out out.wav`."""
     from allformer.audiolm.generate import open_audiolm
     from allformer.sound import describe
+    from allformer.sound.write import check_ending
     from allformer.tasks.continue_sound import LONGEST, continue_sound
     from allformer.train.progress import Progress
 
@@ -99,6 +100,7 @@ def go_on(
         )
     if audio is not None:
         describe(audio)  # one that cannot be read is refused before anything is opened
+    check_ending(out)
     writable(out)
     kit = open_audiolm(model, device=device)
     bar = Progress(max(1, round(seconds)), what="seconds", unit="second")

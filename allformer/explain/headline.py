@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from allformer import config
+from allformer.explain.sound.rates import rate_name
 from allformer.explain.vision.looks import reads_pictures, seeing_stack
 from allformer.explain.words import WORDS, Pair, said, sentences, spans, word
 
@@ -122,7 +123,9 @@ def _scores(scores: Facts) -> Iterator[str]:
 
 def figure_name(key: str) -> Pair:
     """What a figure of validation is called; one that we do not know keeps its name."""
-    return word(f"figure.{key}") if f"figure.{key}" in WORDS else said(key.replace("_", " "))
+    if f"figure.{key}" in WORDS:
+        return word(f"figure.{key}")
+    return rate_name(key) or said(key.replace("_", " "))
 
 
 _ORDER = ("exact_match", "bleu", "chrf", "perplexity")

@@ -45,10 +45,18 @@ COMMANDS = {
 }
 FACTS = (
     "direction", "objective", "model", "data", "train_pairs", "validation_pairs", "test_pairs",
-    "optimiser", "schedule", "batch", "pictures", "steps", "seconds", "speed", "memory", "device",
-    "precision", "seed", "kept", "command", "torch", "allformer",
+    "optimiser", "schedule", "batch", "pictures", "crops", "recordings", "steps", "seconds",
+    "speed", "memory", "device", "precision", "seed", "kept", "command", "torch", "allformer",
 )  # fmt: skip
-COUNTS = ("train_pairs", "validation_pairs", "test_pairs", "pictures", "steps")
+COUNTS = (
+    "train_pairs",
+    "validation_pairs",
+    "test_pairs",
+    "pictures",
+    "crops",
+    "recordings",
+    "steps",
+)
 
 
 def write_report(

@@ -236,8 +236,8 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
     "facts.batch": ("Tokens of a step", "每步词元数"),
     "facts.speed": ("Speed", "训练速度"),
     "facts.speed.value": (
-        "{speed} tokens/s, {peak} of the chip's peak, {wait} waiting for data",
-        "{speed} 词元/秒，占芯片峰值 {peak}，等待数据 {wait}",
+        "{speed} {unit}, {peak} of the chip's peak, {wait} waiting for data",
+        "{speed} {unit}，占芯片峰值 {peak}，等待数据 {wait}",
     ),
     "facts.memory": ("Memory", "内存"),
     "facts.kept": ("Steps kept for replay", "留待重放的步"),

@@ -32,7 +32,8 @@ from allformer.train.predictions import Predictions
 @dataclass(frozen=True, eq=False)
 class Part:
     """One trained model. With a `processor` it is shown where it looks, and `inside` is HTML of the
-    same kind; `more` is the address of a page of its own. Speed is in `unit`s."""
+    same kind; `table` is HTML below its figures; `more` is the address of a page of its own. Speed
+    is in `unit`s."""
 
     name: str  # an id of the page
     nav: Pair
@@ -45,8 +46,12 @@ class Part:
     facts: Mapping[str, Any] = field(default_factory=dict)
     processor: Processor | None = None
     more: str = ""
+    table: str = ""
     inside: str = ""
     unit: str = "pictures"
+    plots: Mapping[str, Chart] = field(
+        default_factory=dict
+    )  # beside the loss, by names of the page
     parameters: int | None = None  # where not all that was learned is a parameter
 
 
@@ -81,7 +86,7 @@ def _section(part: Part, plots: dict[str, Chart]) -> str:
     cards = headline.cards(parameters, part.history, part.scores, part.facts, part.unit)
     lead = paragraphs([part.lead]) if part.lead[0] else ""
     html = (
-        f'<h2>{spans(part.title)}</h2>{lead}<dl class="cards">{cards}</dl>'
+        f'<h2>{spans(part.title)}</h2>{lead}<dl class="cards">{cards}</dl>{part.table}'
         f"{_shown(part.predictions)}"
         f"{examples.confusion_table(part.predictions)}{part.inside}{_inside(part)}"
     )
@@ -89,6 +94,10 @@ def _section(part: Part, plots: dict[str, Chart]) -> str:
     if (chart := loss_chart(part.history, "chart.plain", name, "small")) is not None:
         plots[name] = chart
         html += chart.html
+    if part.plots:
+        plots.update(part.plots)
+        small = "".join(chart.html for chart in part.plots.values())
+        html += f'<div class="small-charts">{small}</div>'
     if part.more:
         html += f'<p><a href="{part.more}">{spans(word("several.more"))}</a></p>'
     return f'<section id="{part.name}">{html}</section>'

@@ -26,9 +26,28 @@ SOUND_WORDS: dict[str, Pair] = {
         "向量，由编码器读入，再由解码器写出文字。{shape}",
     ),
     "lead.sound-codec": (
-        "A codec writes sound as tokens, some fifty groups a second, and makes sound of them "
-        "again. What goes on speaking says such tokens.",
-        "编解码器把声音写成词元，每秒几十组，再由词元还原成声音。接着说话的模型说出的正是这些词元。",
+        "A codec writes sound as tokens and makes sound of them again: {frames} frames a second, "
+        "each as up to {books} codes out of {codes}, {kbit} kbit/s where the recordings take "
+        "{plain}. What goes on speaking says such tokens.",
+        "编解码器把声音写成词元，再由词元还原成声音：每秒 {frames} 帧，每帧最多 {books} 个码字，"
+        "各取自 {codes} 个，共 {kbit} kbit/s，而原录音需要 {plain} kbit/s。"
+        "接着说话的模型说出的正是这些词元。",
+    ),
+    # --- a codec, by bit rate ---
+    "rate.title": ("What is left at each bit rate", "不同码率下还剩下什么"),
+    "rate.kbit": ("kbit/s", "码率（kbit/s）"),
+    "rate.si_sdr": ("SI-SDR, dB ↑", "SI-SDR（dB）↑"),
+    "rate.spectral": ("Spectral distance, dB ↓", "频谱距离（dB）↓"),
+    "rate.si_sdr.at": ("SI-SDR at {kbit} kbit/s, dB", "SI-SDR（{kbit} kbit/s，dB）"),
+    "rate.spectral.at": (
+        "Spectral distance at {kbit} kbit/s, dB",
+        "频谱距离（{kbit} kbit/s，dB）",
+    ),
+    "rate.note": (
+        "Means over held-out recordings. SI-SDR is how far the wave stands above what is wrong in "
+        "it: more is better. The spectral distance is between log spectra: less is better.",
+        "均为留出录音上的平均值。SI-SDR 衡量波形比误差强多少，越大越好；"
+        "频谱距离是对数频谱之间的距离，越小越好。",
     ),
     # --- sounds ---
     "sounds.transcripts": (
@@ -93,6 +112,10 @@ SOUND_WORDS: dict[str, Pair] = {
         "解码器的是学出来的。",
     ),
     # --- figures and next steps ---
+    "card.crops.unit": ("crops/s", "段/秒"),
+    "chart.crops.unit": ("crops per second", "段/秒"),
+    "facts.crops": ("Crops of a step", "每步片段数"),
+    "facts.recordings": ("Recordings of a step", "每步录音数"),
     "card.sounds.unit": ("recordings/s", "段/秒"),
     "chart.sounds.unit": ("recordings per second", "段/秒"),
     "figure.wer": ("Word error rate", "词错误率"),

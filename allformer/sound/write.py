@@ -12,6 +12,8 @@ from torch import Tensor
 from allformer.errors import DataError
 from allformer.sound.libraries import optional
 
+WRITTEN = (".wav", ".flac", ".ogg", ".mp3")
+
 
 def write(path: str | Path, wave: Tensor, rate: int) -> None:
     """S or C S in −1 … 1 into a file of the format that its ending says; wav in 16 bits.
@@ -44,7 +46,7 @@ def wav_bytes(wave: Tensor, rate: int) -> bytes:
     >>> wav_bytes(torch.zeros(160), 16_000)[:4]
     b'RIFF'
     """
-    samples = (_channels(wave) * 2**15).round().clamp(-(2**15), 2**15 - 1).to(torch.int16)
+    samples = as_int16(_channels(wave))
     out = io.BytesIO()
     with standard.open(out, "wb") as file:
         file.setnchannels(samples.shape[0])
@@ -52,6 +54,21 @@ def wav_bytes(wave: Tensor, rate: int) -> bytes:
         file.setframerate(rate)
         file.writeframes(samples.T.contiguous().numpy().astype("<i2").tobytes())
     return out.getvalue()
+
+
+def as_int16(wave: Tensor) -> Tensor:
+    """Samples in −1 … 1 as 16-bit numbers; what is beyond is clipped.
+
+    >>> as_int16(torch.tensor([0.0, 0.5, 1.0])).tolist()
+    [0, 16384, 32767]
+    """
+    return (wave * 2**15).round().clamp(-(2**15), 2**15 - 1).to(torch.int16)
+
+
+def check_ending(path: str | Path) -> None:
+    """Refuse a name that `write` would, before there is anything to write."""
+    if Path(path).suffix.lower() not in WRITTEN:
+        raise DataError(f"{path} has no ending of sound; end it in {', '.join(WRITTEN)}")
 
 
 def _channels(wave: Tensor) -> Tensor:

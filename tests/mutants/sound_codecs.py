@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.mutants.mutants import Mutant, bug
 from tests.parity import test_encodec, test_mimi
+from tests.unit import test_spectral_codec
 
 KILLERS: dict[str, Callable[[], None]] = {
     "encodec causal": test_encodec.check_causal,
@@ -15,12 +16,18 @@ KILLERS: dict[str, Callable[[], None]] = {
     "encodec older names": test_encodec.check_older_names,
     "mimi": test_mimi.check_mimi,
     "mimi split": test_mimi.check_split,
+    "spectral bands": test_spectral_codec.check_bands,
+    "spectral windows": test_spectral_codec.check_windows,
+    "spectral sound": test_spectral_codec.check_sound,
+    "spectral fit": test_spectral_codec.check_fit,
 }
 HERE = "allformer.codecs.sound"
 CONV = f"{HERE}.convolution"
 TREE = f"{HERE}.seanet_config:Seanet"
 MODEL = f"{HERE}.encodec:EncodecModel"
 MIMI = f"{HERE}.mimi"
+SPECTRAL = f"{HERE}.spectral:SpectralModel"
+FIT = "allformer.audiolm.spectra:fit_codec"
 
 MUTANTS: list[Mutant] = [
     bug("it looks ahead", "no streaming, and a frame late", f"{CONV}:Convolution.forward",
@@ -91,4 +98,23 @@ MUTANTS: list[Mutant] = [
         'fields.take("sliding_window") - 1', 'fields.take("sliding_window")', "mimi"),
     bug("always two frames in one", "another frame rate", "allformer.families.mimi:_read_every",
         "int(math.ceil(rate / trunk.hop) / slow)", "2", "mimi split", raises=RuntimeError),
+    bug("a window begins with its frame", "all bands are late", f"{SPECTRAL}._around",
+        "return more // 2, more - more // 2", "return 0, more", "spectral bands"),
+    bug("no window", "loud bands leak into all", f"{SPECTRAL}._framed",
+        "return frames * self._window(x)", "return frames", "spectral bands", "spectral windows"),
+    bug("silence has no floor", "codes are spent on noise", f"{SPECTRAL}.compressed",
+        "(loud + _QUIET).log()", "loud.clamp(min=1e-9).log()", "spectral bands"),
+    bug("wide bands are louder", "high pitches count more", f"{HERE}.spectral:_filters",
+        "(filters / filters.sum(1, keepdim=True)).float()", "filters.float()", "spectral bands"),
+    bug("the mean is not given back", "dull sound", f"{SPECTRAL}.sounded",
+        "z.movedim(1, -1) + self.mean.to(z)", "z.movedim(1, -1)", "spectral sound"),
+    bug("phases are never found", "it whispers", f"{SPECTRAL}.sounded",
+        "phases, before = moved / moved.abs().clamp(min=1e-9), now", "before = now",
+        "spectral sound"),
+    bug("overlaps add up", "too loud between frames", f"{SPECTRAL}._overlapped",
+        "sums / weight.clamp(min=1e-6)", "sums", "spectral windows"),
+    bug("each book fits the whole", "books repeat each other", FIT,
+        "left = left - centres[codes]", "left = left + 0 * centres[codes]", "spectral fit"),
+    bug("the mean is left in", "the first book says how loud it is", FIT,
+        "left.mean(0)", "0 * left.mean(0)", "spectral fit"),
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import allformer as af
 from allformer.checkpoint.codec import load_codec
+from allformer.checkpoint.convert import convert
 from allformer.checkpoint.run import load_run
 from allformer.checkpoint.weights import read_tensors
 from allformer.codecs import DVAE, VQVAE
@@ -248,6 +249,9 @@ def test_a_run_is_a_codec_and_goes_on_exactly_where_it_stopped(way, data, tmp_pa
     pixels = load_processor(tmp_path / "once")([torch.full((8, 8), 255, dtype=torch.uint8).numpy()])
     assert pixels.max() == 1.0
     assert codec.encode(pixels).shape == (1, 16)
+    certificate = convert(tmp_path / "once", tmp_path / "converted")
+    assert certificate["sound"]
+    assert [row["output"] for row in certificate["outputs"]] == ["encoder", "images"]
     shown = Predictions.load(tmp_path / "once")
     assert shown is not None
     assert len(shown.pictures) == 15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import allformer as af
 from allformer.checkpoint.weights import read_tensors
 from allformer.cli.main import app
 from allformer.errors import ConfigError, DataError
+from allformer.explain.headline import figure_name
+from allformer.run_report import report_run
 from allformer.sound.write import write
 from allformer.train.batch import keyed
 from allformer.train.best import Best
@@ -97,7 +100,7 @@ def test_folders_say_it_too(data, tmp_path):
 def test_data_that_cannot_serve_is_refused_with_a_way_out(data, tmp_path):
     with pytest.raises(DataError, match=r"data\.path is missing.*--data"):
         WaveData().opened()
-    with pytest.raises(DataError, match="no folder of recordings"):
+    with pytest.raises(DataError, match="is no folder; give one with recordings"):
         WaveData(path=str(tmp_path / "none")).opened()
     with pytest.raises(DataError, match="holds no sound"):
         WaveData(path=str(tmp_path)).opened()
@@ -185,6 +188,16 @@ def test_a_run_lets_one_hear_its_reconstructions(run):
     assert shown is not None
     assert [v.name for v in shown.sounds[0].versions] == ["0.8 kbit/s", "2.4 kbit/s"]
     assert all(v.sound and v.score is not None for one in shown.sounds for v in one.versions)
+
+
+def test_its_page_is_of_sound_and_has_a_row_for_each_bit_rate(run, tmp_path):
+    page = report_run(run[0], tmp_path / "page.html").page.read_text(encoding="utf-8")
+    assert "as up to 3 codes out of 16, 2.4 kbit/s where the recordings take 128." in page
+    assert "picture" not in page.split("<main")[1].split("<script")[0].lower()
+    rows = re.findall(r'<tr><th scope="row" class="n">(.*?)</th>', page)
+    assert rows == ["0.8", "2.4"]
+    assert "crops/s" in page
+    assert figure_name("si_sdr_at_800")[0] == "SI-SDR at 0.8 kbit/s, dB"
 
 
 def test_a_run_is_a_codec_and_becomes_transformers_own(run, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,84 @@ def codec() -> SpectralModel:
 def spectra(wave: torch.Tensor) -> torch.Tensor:
     window = torch.hann_window(256)
     return torch.stft(wave, 256, 64, window=window, return_complex=True).abs()
+
+
+def bare(**sizes: int) -> SpectralModel:
+    """Without codebooks that say anything, in fp64."""
+    codec = af.build(Spectral(codes=2, levels=1, **sizes), seed=0)
+    assert isinstance(codec, SpectralModel)
+    return codec.double().eval()
+
+
+def check_bands() -> None:
+    """Frame by frame and band by band, as they are defined."""
+    codec = bare(bands=12, step=40, window=100)
+    wave = torch.randn(210, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = codec.compressed(wave[None, None])[0]  # d F
+    assert found.shape == (12, 6)
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(100) / 100)
+    around = np.concatenate([np.zeros(30), wave.numpy(), np.zeros(60)])
+    ear = 700 * np.expm1(np.linspace(0, np.log1p(4000 / 700), 14))
+    hertz = np.linspace(0, 4000, 65)
+    for k in range(6):
+        loud = np.abs(np.fft.rfft(around[k * 40 : k * 40 + 100] * hann, 128))
+        for band in range(12):
+            low, middle, high = ear[band : band + 3]
+            low, high = min(low, middle - 80), max(high, middle + 80)
+            share = np.interp(hertz, [low, middle, high], [0, 1, 0])
+            wanted = np.log(loud @ share / share.sum() + 0.03)
+            assert float(found[band, k]) == pytest.approx(wanted, abs=1e-5)
+
+
+def check_windows() -> None:
+    """Windows that overlap are the sound that they were cut from."""
+    codec = bare(bands=12, step=40, window=100)
+    wave = torch.randn(2, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    again = codec._overlapped(codec._spectra(codec._framed(wave)))
+    torch.testing.assert_close(again, wave)
+
+
+def check_sound() -> None:
+    """Bands as they are, not quantised, become sound that has them; whatever their mean is."""
+    codec = bare(bands=80, rounds=16)
+    wave = waves(1, seed=5)[0].double()[None, None, :4000]
+    bands = codec.compressed(wave)
+    sound = codec.sounded(bands)
+    far = (codec.compressed(sound) - bands).abs().mean()
+    assert far < 0.25
+    with torch.no_grad():
+        codec.mean.fill_(0.5)
+    torch.testing.assert_close(codec.sounded(codec.compressed(wave)), sound)
+
+
+def check_fit() -> None:
+    """The mean is taken away first, and each book is of what those before it have left."""
+    given = waves(6)
+    codec = fit_codec(Spectral(codes=8, levels=3, bands=20), given, steps=5)
+    frames = torch.cat([codec.compressed(wave[None, None])[0].T for wave in given])
+    assert float(frames.mean(0).abs().max()) < 1e-3
+    left = frames.T[None]
+    for q in range(3):
+        before, book = left, codec.quantiser.book(q)
+        ids = book.nearest(left.movedim(1, -1))
+        left = left - book.look_up(ids).movedim(-1, 1)
+        assert float(left.square().mean()) < 0.9 * float(before.square().mean())
+
+
+def test_bands_are_as_they_are_defined() -> None:
+    check_bands()
+
+
+def test_windows_that_overlap_are_the_sound_they_were_cut_from() -> None:
+    check_windows()
+
+
+def test_bands_become_sound_that_has_them() -> None:
+    check_sound()
+
+
+def test_each_book_is_of_what_those_before_it_left() -> None:
+    check_fit()
 
 
 def test_each_codebook_brings_the_spectra_nearer(codec: SpectralModel) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-import numpy as np
-
 from allformer.config.check import Rule
 from allformer.data.pictures import (
     PUBLIC,
@@ -22,6 +20,7 @@ from allformer.data.pictures import (
     public_folder,
 )
 from allformer.errors import DataError
+from allformer.train.sections.held_out import held_out
 from allformer.train.sections.section import Section, at_least, one_of, positive
 
 _MOST_HELD_OUT = 5_000
@@ -84,14 +83,8 @@ class PictureData(Section, section="data"):
         return next(other[split] for split in ("val", "test", "train") if split in other)
 
     def _held_out(self, train: Pictures, seed: int) -> tuple[Pictures, Pictures]:
-        count = self.hold_out
-        if count is None:
-            count = min(_MOST_HELD_OUT, max(1, len(train) // 20))
-        size = round(count * len(train)) if count < 1 else int(count)
-        if not 0 < size < len(train):
-            self.refuse("hold_out", f"leaves nothing of {len(train):,} pictures", "try 0.1")
-        order = np.random.default_rng([seed, len(train)]).permutation(len(train))
-        return Part(train, np.sort(order[size:])), Part(train, np.sort(order[:size]))
+        which = held_out(self, len(train), most=_MOST_HELD_OUT, seed=seed, what="pictures")
+        return Part(train, which[0]), Part(train, which[1])
 
     def scored(self, path: str | None, split: str | None) -> tuple[str, PictureData]:
         """The section whose validation pictures are a split (None: test, else val, else all) of its

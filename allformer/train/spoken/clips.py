@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from allformer.data.recordings import Recording
 from allformer.sound.read import read
+from allformer.sound.write import as_int16
 from allformer.train.batch import Array
 
 _HELD = 1 << 30  # bytes of sound that are kept in memory: nine hours at 16 kHz
@@ -51,8 +51,7 @@ class Clips:
         """One clip; read once, as long as there is room."""
         if number in self._kept:
             return self._kept[number]
-        sound = read(self.recordings[number].path, rate=self.rate)
-        wave = (sound * 2**15).round().clamp(-(2**15), 2**15 - 1).to(torch.int16).numpy()
+        wave = as_int16(read(self.recordings[number].path, rate=self.rate)).numpy()
         if self._bytes + wave.nbytes <= _HELD:
             self._kept[number] = wave
             self._bytes += wave.nbytes

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-import numpy as np
-
 from allformer.data.recordings import Recording, Recordings, open_recordings
 from allformer.errors import DataError
+from allformer.train.sections.held_out import held_out
 from allformer.train.sections.section import Section, at_least, positive
 
 _MOST_HELD_OUT = 1_000
@@ -69,14 +68,8 @@ class SpokenData(Section, section="data"):
     def _held_out(
         self, train: list[Recording], seed: int
     ) -> tuple[list[Recording], list[Recording]]:
-        count = self.hold_out
-        if count is None:
-            count = min(_MOST_HELD_OUT, max(1, len(train) // 20))
-        size = round(count * len(train)) if count < 1 else int(count)
-        if not 0 < size < len(train):
-            self.refuse("hold_out", f"leaves nothing of {len(train):,} recordings", "try 0.1")
-        order = np.random.default_rng([seed, len(train)]).permutation(len(train))
-        kept, held = ([train[i] for i in sorted(part)] for part in (order[size:], order[:size]))
+        which = held_out(self, len(train), most=_MOST_HELD_OUT, seed=seed, what="recordings")
+        kept, held = ([train[i] for i in part] for part in which)
         return kept, held
 
     def scored(self, path: str | None, split: str | None) -> tuple[str, SpokenData]:

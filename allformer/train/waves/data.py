@@ -13,12 +13,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-
 from allformer.errors import DataError
-from allformer.sound.read import ENDINGS
+from allformer.sound.folder import sound_files
+from allformer.train.sections.held_out import held_out
 from allformer.train.sections.section import Section, one_of, positive
-from allformer.train.waves.recordings import found_files
 
 _MOST_HELD_OUT = 500
 _FOLDERS = {"train": "train", "test": "test", "val": "val", "valid": "val", "dev": "val"}
@@ -67,7 +65,7 @@ class WaveData(Section, section="data"):
                 "data.path is missing: say where the recordings are, or give --data DIR"
             )
         found: dict[str, Files] = {}
-        for file in found_files(self.path, ENDINGS):
+        for file in sound_files(self.path):
             found.setdefault(self._split_of(file), []).append(file)
         return found
 
@@ -78,14 +76,9 @@ class WaveData(Section, section="data"):
         return next((_FOLDERS[part] for part in below if part in _FOLDERS), "train")
 
     def _held_out(self, files: Files, seed: int) -> tuple[Files, Files]:
-        count = self.hold_out
-        if count is None:
-            count = min(_MOST_HELD_OUT, max(1, len(files) // 20))
-        size = round(count * len(files)) if count < 1 else int(count)
-        if not 0 < size < len(files):
-            self.refuse("hold_out", f"leaves nothing of {len(files):,} recordings", "try 0.1")
-        order = np.random.default_rng([seed, len(files)]).permutation(len(files))
-        return [files[i] for i in np.sort(order[size:])], [files[i] for i in np.sort(order[:size])]
+        which = held_out(self, len(files), most=_MOST_HELD_OUT, seed=seed, what="recordings")
+        train, held = ([files[i] for i in part] for part in which)
+        return train, held
 
     def scored(self, path: str | None, split: str | None) -> tuple[str, WaveData]:
         """The section whose validation recordings are a split of its own data (None: test, else

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from allformer.errors import DataError
 from allformer.sound.read import describe, read
+from allformer.sound.write import as_int16
 
 MOST_BYTES = 1 << 31  # what is kept in memory; more is read from its files again and again
 Samples = npt.NDArray[np.int16]
@@ -80,8 +80,7 @@ class Recordings:
 def _samples(file: Path, rate: int, first: int = 0, count: int | None = None) -> Samples:
     seconds = None if count is None else count / rate
     wave = read(file, rate=rate, start=first / rate, seconds=seconds)
-    found: Samples = (wave.numpy() * 2**15).round().clip(-(2**15), 2**15 - 1).astype(np.int16)
-    return found
+    return as_int16(wave).numpy()
 
 
 class Crops:
@@ -116,17 +115,3 @@ def middle_crops(recordings: Recordings, size: int) -> Crops:
     """One of each, the same each time: its middle, or all of it and silence after."""
     rest = recordings.lengths - size
     return Crops(recordings, np.arange(len(recordings)), np.maximum(rest, 0) // 2, size)
-
-
-def found_files(folder: str | Path, endings: Sequence[str]) -> list[Path]:
-    """The files of sound in a folder and below it, in the order of their names."""
-    root = Path(folder)
-    if not root.is_dir():
-        raise DataError(f"data.path={str(folder)!r} is no folder of recordings; check it")
-    found = sorted(p for p in root.rglob("*") if p.suffix.lower() in endings and p.is_file())
-    if not found:
-        raise DataError(
-            f"{folder} holds no sound: no file ends with {', '.join(endings)}; give a folder that "
-            f"does"
-        )
-    return found
