@@ -334,6 +334,8 @@ def test_the_command_writes_a_file(there: Path, tmp_path: Path) -> None:
     assert "--num-beams is for text" in str(refused.exception)
     missing = CliRunner().invoke(app, [*call[:2], "--seconds", "1"])
     assert "--out is missing" in str(missing.exception)
+    text = CliRunner().invoke(app, [*call[:3], "out.txt"])  # before any stage is opened
+    assert "out.txt has no ending of sound; end it in .wav" in str(text.exception)
 
 
 def test_a_folder_without_a_stage_says_which(there: Path, tmp_path: Path) -> None:
