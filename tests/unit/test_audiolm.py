@@ -198,6 +198,8 @@ def test_recipes_that_cannot_work_are_refused(there: Path) -> None:
         recipe(there, "fine", objective={"units": "x"})
     with pytest.raises(ConfigError, match=r"objective.codec is missing, and stage=coarse needs"):
         open_objective(recipe(there, "coarse", objective={"codec": None}))
+    with pytest.raises(CheckpointError, match=r"objective.units='.*': .* has no units"):
+        open_objective(recipe(there, "semantic", objective={"units": str(there / "none")}))
     with pytest.raises(ConfigError, match="nothing to say"):
         open_objective(recipe(there, "fine", objective={"coarse": 3}))
     with pytest.raises(ConfigError, match=r"coarse=7 must be 1 … 3"):

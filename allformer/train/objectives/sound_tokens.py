@@ -14,7 +14,7 @@ Legend: N tokens of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -173,8 +173,8 @@ class SoundTokens(SaysWords, Objective[Examples, LineBatch]):
                 raise ConfigError(
                     f"objective.{name} is missing, and stage={asked.stage} needs it: {way_out}"
                 )
-        units = None if asked.units is None else load_units(asked.units)
-        return Hearing(units, None if asked.codec is None else open_codec(asked.codec))
+        units = _opened("units", asked.units, load_units)
+        return Hearing(units, _opened("codec", asked.codec, open_codec))
 
     @property
     def stage(self) -> Stage:
@@ -339,3 +339,11 @@ class SoundTokens(SaysWords, Objective[Examples, LineBatch]):
         own = [each for each in self.recordings[1] if each.voice == voice]
         joined = streams(own, rate, join=GIVEN, seed=self.recipe.train.seed)
         return next(iter(joined))[: round(GIVEN * rate)]
+
+
+def _opened(name: str, path: str | None, opener: Callable[[str], Any]) -> Any:
+    """What an option names; where it cannot be opened, the error names the option."""
+    try:
+        return None if path is None else opener(path)
+    except AllformerError as error:
+        raise type(error)(f"objective.{name}={path!r}: {error}") from None
