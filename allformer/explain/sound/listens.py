@@ -77,8 +77,9 @@ def listening(model: Model[Any], tokenizer: ReadsTokens | None, sounds: Sequence
     shown: list[str] = []
     told: Pair = ("", "")
     if tokenizer is not None and isinstance(model.config, config.EncoderDecoder):
+        most = min(TOKENS, model.config.writer.longest or TOKENS)  # a babbler fills its window
         for one in [x for x in sounds if x.given and not x.versions and not x.prompt]:
-            written = [*tokenizer.encode(one.given), tokenizer.eos_id][:TOKENS]
+            written = [*tokenizer.encode(one.given), tokenizer.eos_id][:most]
             at = _look(model, one, written)
             if at is not None and len(shown) < MOST:
                 told = word("listens.note", layer=at.layer, layers=at.layers)
