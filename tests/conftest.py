@@ -21,6 +21,8 @@ from collections.abc import Iterator
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # Tiny tensors: a second thread waits more than it works, also in the processes of tests.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# openai-whisper's loops run as they are written: to compile them takes longer.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 
 import hypothesis
 import numpy

@@ -24,9 +24,7 @@ ENGLISH, MANY = 51_864, 51_865
 
 
 def openai() -> Any:
-    """The package openai-whisper, or a skip; its loops run as they are written: to compile them
-    takes longer."""
-    os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+    """The package openai-whisper, or a skip."""
     return pytest.importorskip("whisper", reason="openai-whisper is not installed")
 
 

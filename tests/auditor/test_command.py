@@ -123,6 +123,7 @@ def test_findings_are_1_and_go_to_files(code, tmp_path):
     assert "mask.future_leak" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
@@ -148,6 +149,7 @@ def test_what_cannot_run_is_2_with_the_reason(code, name, options, said):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_directory(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(vocab_size=97, n_positions=64, n_embd=24, n_layer=1, n_head=3, bos_token_id=1, eos_token_id=2)  # fmt: skip  # noqa: E501
@@ -206,6 +208,7 @@ def test_a_lab_that_cannot_be_written_is_one_line(tmp_path, path):
     assert path in one_line(call("--teach", "--out", tmp_path / path))
 
 
+@pytest.mark.slow
 def test_the_meta_device_is_one_line(plain):
     assert "meta device" in one_line(call(f"{plain}:meta", "--kind", "encoder"))
 
@@ -222,6 +225,7 @@ def test_streams_that_are_closed(plain, code):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [pytest.param((), marks=pytest.mark.slow), ("--json",)])
 def test_an_ascii_terminal(code, as_json):
     options = ("--kind", "decoder", "--lang", "zh", *as_json)

@@ -62,6 +62,7 @@ def test_every_bug_has_its_words_in_both_languages():
             assert all(pair)
 
 
+@pytest.mark.slow
 def test_a_leak_trains_well_and_answers_badly(tmp_path):
     leak = [b for b in BUGS if b.name == "no_mask"]
     (row,) = measure(60, tuple(leak))

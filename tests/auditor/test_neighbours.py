@@ -192,7 +192,7 @@ def test_a_scale_that_the_config_states(stated, check):
 # --- norms and residuals ------------------------------------------------------------------------
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("place", "final", "check"),
     [
@@ -301,7 +301,7 @@ def test_a_head_in_a_plain_list_is_not_saved():
     assert report.findings[0].where.startswith("heads.0")
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("kind", ["random", "saved", "waves"])
 def test_a_random_table_that_is_not_saved(kind):
     class Noisy(Model):

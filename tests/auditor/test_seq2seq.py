@@ -116,7 +116,7 @@ class Pair(nn.Module):
         return {"logits": logits, "loss": F.cross_entropy(logits.flatten(0, 1), labels.flatten())}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("odd", ["", "counted", "infinite", "step by step"])
 def test_sound_pairs_have_no_findings(odd):
     report = audit(Pair(odd), "seq2seq")
@@ -127,7 +127,7 @@ def test_sound_pairs_have_no_findings(odd):
         assert "positions count the padding" in report.not_applicable["positions.left_padding"]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
     ("odd", "check", "said"),
     [
@@ -188,6 +188,7 @@ class Forgetful(SequenceFirst):
         return super().forward(src, trg, None, triangle, src_padding_mask, tgt_padding_mask, None)
 
 
+@pytest.mark.slow
 def test_sequence_first_translators_are_called_right():
     report = audit(SequenceFirst(), "seq2seq")
     assert report.ok, report.text()

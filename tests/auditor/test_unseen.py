@@ -302,7 +302,7 @@ def test_complex_rotary_that_counts_padding_is_named():
 # --- sinusoids of another base -------------------------------------------------------------------
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("base", [20.0, 1e3, 5e3])
 def test_sinusoids_of_a_small_base_are_named_with_their_reach(base):
     report = audit(built(Masked, base=base), "encoder", vocab=V)
@@ -319,7 +319,7 @@ def test_sinusoids_of_base_1000_say_how_far_they_reach_and_may_be_meant():
     assert any("1,000" in note for note in report.notes)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("base", [2e4, 1e5, 5e5])
 def test_sinusoids_of_a_large_base_are_a_note(base):
     report = audit(built(Masked, base=base), "encoder", vocab=V)

@@ -67,6 +67,7 @@ def test_the_directories_themselves_work(bases):
         assert not survive(base), base
 
 
+@pytest.mark.every(2)
 @linux
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_a_mutant_works_or_is_refused_in_words(bases, piece, thorough):

@@ -185,7 +185,7 @@ def check_training(name: str, side: str, path: Path) -> None:
     zoo.compare_training(case, af.load(path), theirs, inputs)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 @each
 def test_the_same_numbers(case, side, written):
@@ -199,6 +199,7 @@ def test_the_same_training(name, side, written):
     check_training(name, side, written[name])
 
 
+@pytest.mark.every(2)
 @each
 def test_the_round_trip_changes_no_bit(case, written, tmp_path):
     zoo.compare_round_trip(case, written[case.name], tmp_path)

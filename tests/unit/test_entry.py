@@ -119,6 +119,7 @@ def test_the_version_is_told():
     assert allformer("--version")[:2] == (0, f"allformer {__version__}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_is_told_once():
     status, _, err = allformer("info", "original-tiny", "--json", shell="> /dev/full")
@@ -128,6 +129,7 @@ def test_a_full_disk_is_told_once():
     )
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error():
     assert allformer("info", "--json", shell="| head -c 1")[::2] == (141, "")
 

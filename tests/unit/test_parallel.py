@@ -50,11 +50,13 @@ PRODUCTS = [
 # --- every plan is one process --------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: next(iter(plan)))
 def test_two_ranks_take_the_steps_of_one(plan, tmp_path):
     ranks.start(2, tmp_path, ranks.check_plans, [plan], THREE)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_under_any_other_plan(tmp_path):
     ways = [{"data": 2}, {}, {"tensor": 2}, {"shard": 2}, {"pipeline": 2}, {"shard": 2}, {}]
     ranks.start(2, tmp_path, ranks.check_ways, tmp_path / "run", ways, KINDS["seq2seq modern"])

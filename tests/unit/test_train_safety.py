@@ -101,6 +101,7 @@ KILLED = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_is_the_run_that_was_not(
     straight,  # noqa: F811
     data,  # noqa: F811

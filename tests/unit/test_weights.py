@@ -58,6 +58,7 @@ def saved(tmp_path: Path) -> Path:
 # --- weights -----------------------------------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", SPREAD)
 def test_what_is_saved_comes_back(name, dtype, tmp_path):
