@@ -30,7 +30,7 @@ from allformer.checkpoint.run import load_run
 from allformer.checkpoint.save import OWN, save
 from allformer.codecs.sound import Spectral, SpectralModel
 from allformer.data.voices import RATE, SPEAKERS, VOICES, WORDS, Utterance, Voices, write_voices
-from allformer.demo_room import make_room
+from allformer.demo_room import Demo, make_room
 from allformer.explain.several import Part, write_several
 from allformer.explain.sound.listens import listening
 from allformer.explain.words import Pair, spans, word
@@ -77,16 +77,6 @@ class Sizes:
     prompts: int = 24
 
 
-@dataclass(frozen=True)
-class AudioDemo:
-    """Where the page is, and the figures of each model on held-out recordings."""
-
-    run: Path
-    report: Path
-    scores: dict[str, dict[str, float]]
-    seconds: float
-
-
 def demo_audio(
     out: str | Path = "demo-audio",
     *,
@@ -94,7 +84,7 @@ def demo_audio(
     device: str = "cpu",
     say: Callable[[str], None] = print,
     sizes: Sizes | None = None,
-) -> AudioDemo:
+) -> Demo:
     """Train a recogniser and a speaker, then write one page; `overrides` are for each recipe."""
     out, sizes = Path(out), sizes or Sizes()
     check_directory(out)
@@ -120,7 +110,7 @@ def demo_audio(
             facts=_facts(work, seconds),
         )
     scores = {part.name: dict(part.scores) for part in parts}
-    return AudioDemo(out, page, scores, time.monotonic() - begin)
+    return Demo(out, page, scores, time.monotonic() - begin)
 
 
 @dataclass(frozen=True)

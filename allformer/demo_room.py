@@ -1,13 +1,25 @@
-"""A directory for a demo: an earlier one of its own kind is removed, and nothing else."""
+"""A directory for a demo: an earlier one of its own kind is removed, and nothing else; and what
+comes of one."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from allformer.errors import CheckpointError
 from allformer.version import __version__
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Where the page is, and the figures of each model on what was held out."""
+
+    run: Path
+    report: Path
+    scores: dict[str, dict[str, float]]
+    seconds: float
 
 
 def make_room(out: Path, mark: str) -> None:

@@ -19,7 +19,7 @@ import torch
 
 from allformer.data.pictures.shapes import write_shapes
 from allformer.data.shapes import KINDS
-from allformer.demo_room import make_room
+from allformer.demo_room import Demo, make_room
 from allformer.explain.several import Part, write_several
 from allformer.explain.words import Pair
 from allformer.images.processor import FILES, load_processor
@@ -167,16 +167,6 @@ STAGES = (
 )
 
 
-@dataclass(frozen=True)
-class VisionDemo:
-    """Where the page is, and the figures of each stage on held-out pictures."""
-
-    run: Path
-    report: Path
-    scores: dict[str, dict[str, float]]
-    seconds: float
-
-
 def demo_vision(
     out: str | Path = "demo-vision",
     *,
@@ -184,7 +174,7 @@ def demo_vision(
     device: str = "cpu",
     say: Callable[[str], None] = print,
     stages: Sequence[Stage] = STAGES,
-) -> VisionDemo:
+) -> Demo:
     """Train each stage, then write one page of all; `overrides` are for each stage's recipe."""
     out = Path(out)
     check_directory(out)
@@ -209,7 +199,7 @@ def demo_vision(
             facts=_facts(stages, parts, out, seconds, device),
         )
     scores = {part.name: dict(part.scores) for part in parts}
-    return VisionDemo(out, page, scores, time.monotonic() - begin)
+    return Demo(out, page, scores, time.monotonic() - begin)
 
 
 def _trained(

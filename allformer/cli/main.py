@@ -88,11 +88,11 @@ def demo(
     if vision and audio:
         raise ConfigError("--vision and --audio are two demos; give one of them at a time")
     if audio:
-        from allformer.cli.demo_audio import show_audio
+        from allformer.cli.demos import show_audio
 
         return show_audio(out or Path("demo-audio"), tuple(set or ()), device, as_json)
     if vision:
-        from allformer.cli.demo_vision import show_vision
+        from allformer.cli.demos import show_vision
 
         return show_vision(out or Path("demo-vision"), tuple(set or ()), device, as_json)
     from allformer.demo import demo as run_demo

@@ -26,7 +26,7 @@ from allformer.speech.align import WordTimer
 from allformer.speech.decoding import decode
 from allformer.speech.fallback import is_bad, is_silence
 from allformer.speech.hallucinations import last_end
-from allformer.speech.language import detect_language
+from allformer.speech.language import spoken_language
 from allformer.speech.listener import Listener
 from allformer.speech.options import TranscribeOptions
 from allformer.speech.result import Decoded, Segment, Transcript
@@ -98,13 +98,8 @@ class Batched:
 
     def _language(self, options: TranscribeOptions) -> str:
         """The language asked for, else that of the first speech."""
-        vocabulary = self.listener.vocabulary
-        if options.language is not None:
-            return vocabulary.language(options.language)
-        if not vocabulary.multilingual:
-            return "en"
-        [chances] = detect_language(self.listener, self._encode(self.waiting[:1] or [(0, FRAMES)]))
-        return max(chances, key=chances.__getitem__)
+        first = self.waiting[:1] or [(0, FRAMES)]
+        return spoken_language(self.listener, options.language, lambda: self._encode(first))
 
     def _timer(self, words: bool) -> WordTimer | None:
         if not words:

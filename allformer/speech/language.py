@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -28,3 +30,14 @@ def detect_language(listener: Listens, memory: Tensor) -> list[dict[str, float]]
     ids = torch.tensor(list(vocabulary.languages.values()), device=scores.device)
     chances = scores.index_select(1, ids).softmax(-1).tolist()
     return [dict(zip(vocabulary.languages, row, strict=True)) for row in chances]
+
+
+def spoken_language(listener: Listens, asked: str | None, memory: Callable[[], Tensor]) -> str:
+    """The language that is asked for, else the likeliest in what `memory()` encodes, one window."""
+    vocabulary = listener.vocabulary
+    if asked is not None:
+        return vocabulary.language(asked)
+    if not vocabulary.multilingual:
+        return "en"
+    [chances] = detect_language(listener, memory())
+    return max(chances, key=chances.__getitem__)

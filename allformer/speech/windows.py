@@ -23,7 +23,7 @@ from torch import Tensor
 
 from allformer.speech.fallback import decode_with_fallback, is_silence
 from allformer.speech.hallucinations import last_end, skip_hallucinations
-from allformer.speech.language import detect_language
+from allformer.speech.language import spoken_language
 from allformer.speech.listener import Listens
 from allformer.speech.options import TranscribeOptions
 from allformer.speech.result import Decoded, Segment, Transcript
@@ -86,14 +86,11 @@ class Transcriber:
 
     def _language(self, options: TranscribeOptions) -> str:
         """The language asked for, else that of the first 30 s."""
-        vocabulary = self.listener.vocabulary
-        if options.language is not None:
-            return vocabulary.language(options.language)
-        if not vocabulary.multilingual:
-            return "en"
-        memory = self.listener.encode(self.sound[0:FRAMES][None])
-        [chances] = detect_language(self.listener, memory)
-        return max(chances, key=chances.__getitem__)
+        return spoken_language(
+            self.listener,
+            options.language,
+            lambda: self.listener.encode(self.sound[0:FRAMES][None]),
+        )
 
     def _next(self, size: int) -> tuple[Segment, ...]:
         """The segments of the window at `seek`, which moves on."""

@@ -96,6 +96,13 @@ class Frame:
         return self.sentences + -(-self.tokens // self.width)
 
 
+def rows_that_fit(longest: int, tokens: int, most: int | None) -> int:
+    """Rows of `longest` in a batch of so many `tokens`, at least one, and at `most` so many:
+    `rows_that_fit(65, 16_384, None)` is 252."""
+    fit = max(1, tokens // longest)
+    return fit if most is None else min(fit, most)
+
+
 class Side(NamedTuple):
     """Rows end to end: their ids, how they lie, and how many of the ids are no filler."""
 

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from allformer import demo_audio as module
 from allformer.cli.main import app
 from allformer.data.voices import VOICES, speak
-from allformer.demo_audio import AudioDemo, Sizes, demo_audio, nearest_voice
+from allformer.demo_audio import Sizes, demo_audio, nearest_voice
+from allformer.demo_room import Demo
 from allformer.errors import CheckpointError
 from allformer.explain.words import WORDS
 from tests.unit.test_report import Outline
@@ -23,7 +24,7 @@ FEW = Sizes(said=24, counted=24, held=4, listens=2, means=2, speaks=2, units=8, 
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[AudioDemo, list[str]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, list[str]]:
     said: list[str] = []
     out = tmp_path_factory.mktemp("demo") / "heard"
     return demo_audio(out, say=said.append, sizes=FEW), said
@@ -77,8 +78,8 @@ def test_a_voice_is_known_by_its_pitch() -> None:
 
 
 def test_the_command_says_the_figures_and_where_the_page_is(tmp_path, monkeypatch):
-    def quick(out: Path, **given: object) -> AudioDemo:
-        return AudioDemo(out, out / "report.html", {"recogniser": {"wer": 0.1}}, 1.0)
+    def quick(out: Path, **given: object) -> Demo:
+        return Demo(out, out / "report.html", {"recogniser": {"wer": 0.1}}, 1.0)
 
     monkeypatch.setattr(module, "demo_audio", quick)
     said = CliRunner().invoke(app, ["demo", "--audio", "--out", str(tmp_path / "a")])

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from allformer import demo_vision as module
 from allformer.cli.main import app
-from allformer.demo_vision import STAGES, VisionDemo, demo_vision
+from allformer.demo_room import Demo
+from allformer.demo_vision import STAGES, demo_vision
 from allformer.errors import CheckpointError
 from allformer.explain.words import WORDS
 from allformer.tasks import classify_image
@@ -22,7 +23,7 @@ QUICK = ("train.steps=2", "train.validate_every=2", "train.batch_rows=8")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[VisionDemo, list[str]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, list[str]]:
     said: list[str] = []
     out = tmp_path_factory.mktemp("demo") / "seen"
     return demo_vision(out, overrides=QUICK, say=said.append, stages=FEW), said
@@ -76,8 +77,8 @@ def test_a_second_demo_takes_the_place_of_the_first_and_of_nothing_else(tmp_path
 
 
 def test_the_command_says_the_figures_and_where_the_page_is(tmp_path, monkeypatch):
-    def quick(out: Path, **given: object) -> VisionDemo:
-        return VisionDemo(out, out / "report.html", {"classifier": {"accuracy": 0.9}}, 1.0)
+    def quick(out: Path, **given: object) -> Demo:
+        return Demo(out, out / "report.html", {"classifier": {"accuracy": 0.9}}, 1.0)
 
     monkeypatch.setattr(module, "demo_vision", quick)
     said = CliRunner().invoke(app, ["demo", "--vision", "--out", str(tmp_path / "v")])

@@ -28,7 +28,7 @@ from allformer.core.taps import listening
 from allformer.errors import ConfigError
 from allformer.metrics.si_sdr import si_sdr
 from allformer.sound.clip import clip
-from allformer.train.batch import Array, Frame
+from allformer.train.batch import Array, Frame, rows_that_fit
 from allformer.train.heard import Heard
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
 from allformer.train.predictions import Predictions
@@ -180,8 +180,7 @@ class SoundCodec(Objective[Crops, WaveBatch]):
     def frame(self) -> Frame | None:
         """So many crops; those that are missing at the end of an epoch are filled up."""
         train = self.recipe.train
-        fit = max(1, train.batch_tokens // self.longest)
-        rows = fit if train.batch_rows is None else min(fit, train.batch_rows)
+        rows = rows_that_fit(self.longest, train.batch_tokens, train.batch_rows)
         return Frame(rows * self.longest, rows, self.longest)
 
     def collate(self, examples: Crops, index: Array, frame: Frame | None = None) -> WaveBatch:

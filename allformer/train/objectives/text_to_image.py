@@ -41,7 +41,7 @@ from allformer.generate.codes import draw_codes
 from allformer.images.settings import FILTERS, Settings, make_settings
 from allformer.images.thumbnail import thumbnail
 from allformer.text.tokenizer import Tokenizer
-from allformer.train.batch import Array, Frame
+from allformer.train.batch import Array, Frame, rows_that_fit
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
 from allformer.train.pictures.captions import (
     TEMPLATES,
@@ -328,8 +328,7 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
     def rows(self) -> int:
         """Images of a full batch."""
         train = self.recipe.train
-        fit = max(1, train.batch_tokens // self.longest)
-        return fit if train.batch_rows is None else min(fit, train.batch_rows)
+        return rows_that_fit(self.longest, train.batch_tokens, train.batch_rows)
 
     def frame(self) -> Frame | None:
         """So many rows; those that are missing at the end of an epoch are filled up."""

@@ -48,7 +48,7 @@ from allformer.text.spoken import FILE as SPELLING
 from allformer.text.spoken import Tidy, basic, english, load_spelling
 from allformer.text.tokenizer import Tokenizer
 from allformer.text.whisper import TASKS
-from allformer.train.batch import Array, Frame
+from allformer.train.batch import Array, Frame, rows_that_fit
 from allformer.train.heard import Heard
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
 from allformer.train.objectives.words import SaysWords
@@ -257,8 +257,7 @@ class Transcription(SaysWords, Objective[Clips, SpokenBatch]):
     def rows(self) -> int:
         """Recordings of a full batch."""
         train = self.recipe.train
-        fit = max(1, train.batch_tokens // self.longest)
-        return fit if train.batch_rows is None else min(fit, train.batch_rows)
+        return rows_that_fit(self.longest, train.batch_tokens, train.batch_rows)
 
     def frame(self) -> Frame | None:
         """So many rows; those that are missing at the end of an epoch are silence."""

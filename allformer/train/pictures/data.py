@@ -20,7 +20,7 @@ from allformer.data.pictures import (
     public_folder,
 )
 from allformer.errors import DataError
-from allformer.train.sections.held_out import held_out
+from allformer.train.sections.held_out import held_out, scored_split
 from allformer.train.sections.section import Section, at_least, one_of, positive
 
 _MOST_HELD_OUT = 5_000
@@ -92,13 +92,5 @@ class PictureData(Section, section="data"):
         here = self if path is None else replace(self, path=path, corpus=None, format="auto")
         splits = here._splits()
         held = path is None and self.validation is None and "val" not in splits
-        if held and (split == "val" or (split is None and "test" not in splits)):
-            return "val", self  # which training held out
-        name = split or next(x for x in ("test", "val", "train") if x in splits)
-        if name not in splits:
-            raise DataError(
-                f"{here.path or here.corpus} has no {name} split; it has {', '.join(splits)}; try "
-                f"--split {next(iter(splits))}"
-            )
-        told = "all" if split is None and len(splits) == 1 else name
-        return told, replace(here, validation=name)
+        told, name = scored_split(splits, split, held=held, name=str(here.path or here.corpus))
+        return told, self if name is None else replace(here, validation=name)

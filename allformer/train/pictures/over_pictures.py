@@ -16,7 +16,7 @@ from allformer.data.pictures import Pictures, fingerprint
 from allformer.errors import ConfigError, DataError
 from allformer.images.processor import FILES, Processor, load_processor
 from allformer.images.settings import FILTERS, HALF, Settings, make_settings
-from allformer.train.batch import B, Frame
+from allformer.train.batch import B, Frame, rows_that_fit
 from allformer.train.objectives.objective import Lengths, Objective, Say
 from allformer.train.pictures.data import PictureData
 from allformer.train.pictures.fit import seeing, with_images
@@ -201,8 +201,7 @@ class OverPictures(Objective[Gallery, B]):
     def rows(self) -> int:
         """Pictures of a full batch."""
         train = self.recipe.train
-        fit = max(1, train.batch_tokens // self.longest)
-        return fit if train.batch_rows is None else min(fit, train.batch_rows)
+        return rows_that_fit(self.longest, train.batch_tokens, train.batch_rows)
 
     def frame(self) -> Frame | None:
         """So many rows; those that are missing at the end of an epoch are filled up."""
