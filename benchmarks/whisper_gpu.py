@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -86,13 +87,18 @@ def weights(fields: dict[str, Any], folder: Path) -> None:
 def measure(runs: dict[str, Run], mel: Tensor, rounds: int) -> dict[str, Any]:
     answers: dict[str, Tensor] = {}
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(-3, rounds):  # at first it compiles and captures
-        for name, run in runs.items():
-            begin = time.perf_counter()
-            said = run(mel).cpu()  # waits
-            if turn >= 0:
-                times[name].append(1000 * (time.perf_counter() - begin))
-            answers[name] = said
+
+    def timed(name: str) -> float:
+        begin = time.perf_counter()
+        answers[name] = runs[name](mel).cpu()  # waits
+        return 1000 * (time.perf_counter() - begin)
+
+    for name in runs:  # at first it compiles and captures, which may take minutes: told at once
+        early = ", ".join(f"{timed(name):.0f}" for _ in range(3))
+        print(f"{len(mel)} windows, {name}: {early} ms", file=sys.stderr, flush=True)
+    for _ in range(rounds):
+        for name in runs:
+            times[name].append(timed(name))
     row: dict[str, Any] = {name: statistics.median(each) for name, each in times.items()}
     first, *others = answers
     for other in others:

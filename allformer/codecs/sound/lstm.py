@@ -6,11 +6,16 @@ Legend: B batch, C channels, T steps of time.
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 from torch import Tensor, nn
 
 from allformer.core.precision import cast
+
+# cuDNN wants all weights in one piece of memory and says so. They are cast and copied there at each
+# call anyway: a million numbers, beside which the steps of time take long.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous")
 
 _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # in the order that torch.lstm asks
 

@@ -31,7 +31,7 @@ class Anew:
     ) -> tuple[Composed, Tensor]:
         if device not in self._there:  # all objects, once
             s = self.scenes
-            objects = torch.from_numpy(s.images).to(device)
+            objects = torch.tensor(s.images, device=device)  # a copy: a file's bytes are read-only
             how = Compose(objects, s.canvas, s.objects, s.visible, s.ink)
             self._there[device] = how, self.classes.to(device)
         how, classes = self._there[device]
