@@ -8,6 +8,7 @@ autocast list.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from allformer.core.fused import ready
 from allformer.core.fused.linear import linear
 from allformer.core.matmul import matmul
 from allformer.core.precision import cast
+
+Delta = Callable[[Tensor, Tensor], Tensor]
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -36,7 +39,7 @@ class Linear(nn.Linear):
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias=bias)
-        self.delta: Callable[[Tensor, Tensor], Tensor] | None = None
+        self.delta: Delta | None = None
 
     def reset_parameters(self) -> None:
         """The matrix Glorot-uniform, the bias zero."""
@@ -54,7 +57,61 @@ class Linear(nn.Linear):
         return None if bias is None else cast(bias, dtype)
 
 
-class Fused(Linear):
+class Parts:
+    """Several projections of one input, one behind the other in what a layer gives.
+
+    Of a layer with `parts` (name → outputs), a `bias` that has rows for those `biased` alone, and
+    a `delta`: a fused one, or a quantised one in its place.
+    """
+
+    parts: dict[str, int]
+    biased: tuple[str, ...]
+    bias: Any  # a parameter, or None
+    delta: Delta | None
+
+    def addend(self, dtype: torch.dtype) -> Tensor | None:
+        """The bias, with zeros for the parts that have none."""
+        bias: Tensor | None = self.bias
+        if bias is None or len(self.biased) == len(self.parts):
+            return None if bias is None else cast(bias, dtype)
+        sizes = self.parts.items()
+        rows = (self.bias_of(name) for name in self.parts)
+        full = [
+            bias.new_zeros(n) if r is None else r for r, (_, n) in zip(rows, sizes, strict=True)
+        ]
+        return torch.cat(full).to(dtype)
+
+    def bias_of(self, name: str) -> Tensor | None:
+        """A view of one projection's bias."""
+        if self.bias is None or name not in self.biased:
+            return None
+        bias: Tensor = self.bias[self.rows(name, self.biased)]
+        return bias
+
+    def cut(self, y: Tensor) -> tuple[Tensor, ...]:
+        """What `forward` gave, cut into the parts in order."""
+        return torch.split(y, list(self.parts.values()), dim=-1)
+
+    def only(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
+        """Some of the projections alone: `k, v = fused.only(before, "k", "v")`."""
+        if self.delta is not None:  # it knows all of them only
+            whole = dict(zip(self.parts, self.cut(self(x)), strict=True))  # type: ignore[operator]
+            return tuple(whole[name] for name in names)
+        parts = [self.part(name) for name in names]
+        return tuple(product(x, weight, bias) for weight, bias in parts)
+
+    def part(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """One projection's weight (rows) and bias."""
+        raise NotImplementedError
+
+    def rows(self, name: str, among: tuple[str, ...] | None = None) -> slice:
+        """Which outputs a projection has, or which rows `among` others."""
+        names = tuple(self.parts) if among is None else among
+        start = sum(self.parts[n] for n in names[: names.index(name)])
+        return slice(start, start + self.parts[name])
+
+
+class Fused(Parts, Linear):
     """Several projections of one input as one matrix product: `Fused(512, True, q=512, k=64)`.
 
     `part("k")` gives the named rows of weight and bias as views, for weight maps, tests and a
@@ -72,38 +129,10 @@ class Fused(Linear):
     def reset_parameters(self) -> None:
         """Part by part: a bound must come from one projection's size, not from all together."""
         for name in self.parts:
-            nn.init.xavier_uniform_(self.weight[self._rows(name, tuple(self.parts))])
+            nn.init.xavier_uniform_(self.weight[self.rows(name)])
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def part(self, name: str) -> tuple[Tensor, Tensor | None]:
         """Views of one projection's weight (rows) and bias."""
-        bias = self.bias[self._rows(name, self.biased)] if name in self.biased else None
-        return self.weight[self._rows(name, tuple(self.parts))], bias
-
-    def addend(self, dtype: torch.dtype) -> Tensor | None:
-        """The bias, with zeros for the parts that have none."""
-        if self.bias is None or len(self.biased) == len(self.parts):
-            return super().addend(dtype)
-        rows = [self.part(name)[1] for name in self.parts]
-        sizes = self.parts.values()
-        full = [
-            self.bias.new_zeros(n) if r is None else r for r, n in zip(rows, sizes, strict=True)
-        ]
-        return torch.cat(full).to(dtype)
-
-    def cut(self, y: Tensor) -> tuple[Tensor, ...]:
-        """What `forward` gave, cut into the parts in order."""
-        return torch.split(y, list(self.parts.values()), dim=-1)
-
-    def only(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
-        """Some of the projections alone: `k, v = fused.only(before, "k", "v")`."""
-        if self.delta is not None:  # it knows all of them only
-            whole = dict(zip(self.parts, self.cut(self(x)), strict=True))
-            return tuple(whole[name] for name in names)
-        parts = [self.part(name) for name in names]
-        return tuple(product(x, weight, bias) for weight, bias in parts)
-
-    def _rows(self, name: str, among: tuple[str, ...]) -> slice:
-        start = sum(self.parts[n] for n in among[: among.index(name)])
-        return slice(start, start + self.parts[name])
+        return self.weight[self.rows(name)], self.bias_of(name)

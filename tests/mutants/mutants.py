@@ -517,7 +517,7 @@ MUTANTS: list[Mutant] = [
         "allformer.config.attention:Attention.line",
         "2 * weights + quadratic, quadratic", "weights + quadratic, quadratic", "operations"),
     bug("fused matrix drawn as one", "projections start too small", "linear:Fused.reset_parameters",
-        "self.weight[self._rows(name, tuple(self.parts))]", "self.weight", "fused init"),
+        "self.weight[self.rows(name)]", "self.weight", "fused init"),
     bug("embeddings of variance 1", "first loss far from ln V", "table:Embedding.reset_parameters",
         "std=self.weight.shape[1] ** -0.5", "std=1.0", "first loss"),
     bug("seed moves the global state", "data order changes with the model", "model:build",

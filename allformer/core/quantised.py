@@ -1,0 +1,237 @@
+"""Linear layers whose matrix is held in eight or four bits, with a scale for each group of inputs.
+
+    w[o, i] = scale[o, g] · q[o, i] + least[o, g]            g = i // group
+
+    layer = Quantised(packed, scale, bits=4, parts={"q": 64, "k": 16, "v": 16})
+    layer(x), layer.dense(torch.float32)
+
+Without `least`, q is signed and zero is zero: −8 … 7 in four bits, −128 … 127 in eight. With it,
+four bits are 0 … 15; eight bits are signed still. A scale for each output alone is one group of
+all inputs. What every faster product is held against is `plain`: the matrix made whole, then
+multiplied.
+
+Legend: N outputs, K inputs, G groups of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from allformer.core.linear import Delta, Fused, Linear, Parts
+from allformer.core.matmul import matmul
+from allformer.core.precision import cast
+from allformer.errors import ConfigError
+
+BITS = (4, 8)
+HALF = 8  # added to signed four bits, so that half a byte holds them
+ALL = slice(None)
+
+
+def pack(q: Tensor, bits: int, signed: bool = True) -> Tensor:
+    """Integers N K as bytes N K·bits/8; of four bits two to a byte, the earlier in the low half.
+
+    `signed` four bits are −8 … 7 and stored as 0 … 15; eight bits are signed always.
+    """
+    if bits == 8:
+        return q.to(torch.int8).view(torch.uint8)
+    halves = (q + HALF if signed else q).to(torch.uint8)
+    return halves[:, 0::2] | (halves[:, 1::2] << 4)
+
+
+def unpack(packed: Tensor, bits: int, signed: bool = True) -> Tensor:
+    """The integers again, N K, as int8."""
+    if bits == 8:
+        return packed.view(torch.int8)
+    halves = torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(1).view(torch.int8)
+    return halves - HALF if signed else halves
+
+
+class Quantised(Parts, nn.Module):
+    """y = x Wᵀ + b in x's dtype, W in `bits` bits; it takes a `Linear`'s or a `Fused`'s place.
+
+    `packed` N K·bits/8 uint8, `scale` N G, `least` N G or None. `bias` has the rows of the parts
+    that are `biased` (all, unless said), as `Fused` has it. The matrix is not trained; a `delta`
+    beside it can be.
+    """
+
+    packed: Tensor
+    scale: Tensor
+    least: Tensor | None
+
+    def __init__(
+        self,
+        packed: Tensor,
+        scale: Tensor,
+        least: Tensor | None = None,
+        *,
+        bits: int,
+        bias: Tensor | None = None,
+        parts: Mapping[str, int] | None = None,
+        biased: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.bits, self.parts = bits, dict(parts or {})
+        self.biased = tuple(biased or (self.parts if bias is not None else ()))
+        _check(packed, scale, least, bits)
+        self.outputs, self.inputs = len(packed), packed.shape[1] * 8 // bits
+        self.group = self.inputs // scale.shape[1]
+        self.register_buffer("packed", packed)
+        self.register_buffer("scale", scale)
+        self.register_buffer("least", least)
+        self.bias = bias if bias is None else nn.Parameter(bias.detach())
+        self.delta: Delta | None = None
+
+    @classmethod
+    def like(
+        cls,
+        linear: Linear,
+        packed: Tensor,
+        scale: Tensor,
+        least: Tensor | None = None,
+        *,
+        bits: int,
+    ) -> Quantised:
+        """In the place of `linear`: with its parts, its bias and its delta."""
+        parts, biased = None, None
+        if isinstance(linear, Fused):
+            parts, biased = linear.parts, linear.biased
+        layer = cls(packed, scale, least, bits=bits, bias=linear.bias, parts=parts, biased=biased)
+        layer.delta = linear.delta
+        return layer.train(linear.training)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantised:
+        """`model.to(torch.bfloat16)` says what is computed in: scales are part of the numbers."""
+        held = {name: x for name, x in self._buffers.items() if x is not None}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, old in held.items():
+            new = self._buffers[name]
+            if new is not None and new.dtype != old.dtype:
+                self._buffers[name] = old.to(new.device)
+        return self
+
+    def integers(self, rows: slice = ALL) -> Tensor:
+        """q, N K, as int8."""
+        return unpack(self.packed[rows], self.bits, signed=self.least is None)
+
+    def dense(self, dtype: torch.dtype, rows: slice = ALL) -> Tensor:
+        """The matrix, N K, or some of its rows: worked out in fp32 at least, and rounded once."""
+        wide = torch.promote_types(dtype, torch.float32)
+        q = self.integers(rows).view(-1, self.inputs // self.group, self.group)  # N G group
+        w = q.to(wide).mul_(self.scale[rows, :, None])
+        if self.least is not None:
+            w += self.least[rows, :, None]
+        return w.flatten(1).to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.plain(x)
+        return y if self.delta is None else self.delta(x, y)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The oracle: the whole matrix in x's dtype, then the product."""
+        return matmul(x, self.dense(x.dtype), self.addend(x.dtype))
+
+    def part(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """One projection's matrix, made whole in fp32, and its bias."""
+        return self.dense(torch.float32, self.rows(name)), self.bias_of(name)
+
+    def extra_repr(self) -> str:
+        return f"{self.inputs}, {self.outputs}, bits={self.bits}, group={self.group}"
+
+
+def _check(packed: Tensor, scale: Tensor, least: Tensor | None, bits: int) -> None:
+    if bits not in BITS or packed.dtype != torch.uint8:
+        raise ConfigError(f"Quantised.bits={bits} of {packed.dtype}; try 4 or 8, in torch.uint8")
+    shape = (len(packed), packed.shape[1] * 8 // bits)
+    if len(scale) != shape[0] or shape[1] % scale.shape[1]:
+        raise ConfigError(
+            f"Quantised.scale of {tuple(scale.shape)} fits no matrix of {shape}; give a row for "
+            f"each output, and as many groups in it as divide the inputs"
+        )
+    if least is not None and least.shape != scale.shape:
+        raise ConfigError(
+            f"Quantised.least of {tuple(least.shape)} must have scale's shape, {tuple(scale.shape)}"
+        )
+
+
+class QuantisedApart(Parts, nn.Module):
+    """Projections of one input, held each in its own way: `QuantisedApart(q=…, k=…, v=…)`.
+
+    For files that give values more bits than queries and keys; else one `Quantised` serves.
+    """
+
+    def __init__(self, **parts: Quantised) -> None:
+        super().__init__()
+        self.each = nn.ModuleDict(parts)
+        self.parts = {name: layer.outputs for name, layer in parts.items()}
+        self.biased = tuple(name for name, layer in parts.items() if layer.bias is not None)
+        self.inputs, self.outputs = next(iter(parts.values())).inputs, sum(self.parts.values())
+        self.delta: Delta | None = None
+
+    @property
+    def layers(self) -> dict[str, Quantised]:
+        """The projections by name."""
+        return dict(self.each.items())  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.cat([layer(x) for layer in self.each.values()], -1)
+        return y if self.delta is None else self.delta(x, y)
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """The matrices one below the other, N K."""
+        return torch.cat([layer.dense(dtype) for layer in self.layers.values()])
+
+    def addend(self, dtype: torch.dtype) -> Tensor | None:
+        """The biases one behind the other, zeros for the parts that have none."""
+        if not self.biased:
+            return None
+        rows = ((layer.bias, layer) for layer in self.layers.values())
+        full = [layer.scale.new_zeros(layer.outputs) if r is None else r for r, layer in rows]
+        return torch.cat([cast(x, dtype) for x in full])
+
+    def bias_of(self, name: str) -> Tensor | None:
+        """One projection's bias."""
+        bias: Tensor | None = self.layers[name].bias
+        return bias
+
+    def part(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """One projection's matrix, made whole in fp32, and its bias."""
+        return self.layers[name].dense(torch.float32), self.bias_of(name)
+
+
+AnyQuantised = Quantised | QuantisedApart
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether a layer inside is held in few bits."""
+    return any(isinstance(layer, Quantised) for layer in model.modules())
+
+
+def widened(layer: AnyQuantised, dtype: torch.dtype) -> Linear:
+    """The plain layer that multiplies by the same matrix, in `dtype`."""
+    biases = [layer.bias_of(name) for name in layer.biased] if layer.parts else [layer.bias]
+    there = [bias.detach().to(dtype) for bias in biases if bias is not None]
+    with torch.device("meta"):
+        wide = (
+            Fused(layer.inputs, layer.biased, **layer.parts)
+            if layer.parts
+            else Linear(layer.inputs, layer.outputs, bias=bool(there))
+        )
+    wide.weight = nn.Parameter(layer.dense(dtype))
+    wide.bias = nn.Parameter(torch.cat(there)) if there else None  # type: ignore[assignment]
+    wide.delta = layer.delta
+    return wide.train(layer.training)
+
+
+def widen_all(module: nn.Module, dtype: torch.dtype) -> None:
+    """Every layer inside that is held in few bits, made plain in place: `widen_all(model, fp32)`.
+
+    To train the matrices, to run what asks for plain layers, or to write them for others.
+    """
+    for name, child in module.named_children():
+        if isinstance(child, AnyQuantised):
+            setattr(module, name, widened(child, dtype))
+        else:
+            widen_all(child, dtype)
