@@ -16,6 +16,7 @@ Legend: N outputs, K inputs, G groups of a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,16 @@ from torch import Tensor, nn
 from allformer.core.linear import Delta, Fused, Linear, Parts
 from allformer.core.matmul import matmul
 from allformer.core.precision import cast
+from allformer.core.quantised_cpu import (
+    FEW,
+    GROUPS,
+    ROWS,
+    HalfBytes,
+    half_bytes,
+    multiplies_bytes,
+    only_result,
+    times_bytes,
+)
 from allformer.errors import ConfigError
 
 BITS = (4, 8)
@@ -83,6 +94,7 @@ class Quantised(Parts, nn.Module):
         self.register_buffer("least", least)
         self.bias = bias if bias is None else nn.Parameter(bias.detach())
         self.delta: Delta | None = None
+        self._turned: HalfBytes | None = None
 
     @classmethod
     def like(
@@ -110,6 +122,7 @@ class Quantised(Parts, nn.Module):
             new = self._buffers[name]
             if new is not None and new.dtype != old.dtype:
                 self._buffers[name] = old.to(new.device)
+        self._turned = None
         return self
 
     def integers(self, rows: slice = ALL) -> Tensor:
@@ -126,8 +139,36 @@ class Quantised(Parts, nn.Module):
         return w.flatten(1).to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.plain(x)
+        y = self._fast(x) if only_result(x) else None
+        if y is None:
+            y = self.plain(x)
         return y if self.delta is None else self.delta(x, y)
+
+    def _fast(self, x: Tensor) -> Tensor | None:
+        """The product on a CPU without the whole matrix, where there is one."""
+        rows = x.reshape(-1, self.inputs)
+        if self.bits == 8:
+            if self.scale.shape[1] > 1 or self.least is not None or not multiplies_bytes():
+                return None
+            y = times_bytes(rows.float(), self.integers(), self.scale[:, 0].float())
+        else:
+            odd = self.group not in GROUPS or self.outputs % ROWS
+            if odd or len(rows) > FEW or not len(rows):
+                return None
+            y = self._half_bytes().times(rows, self.group)
+        bias = self.addend(y.dtype)
+        y = y if bias is None else y.add_(bias)
+        return y.to(x.dtype).view(*x.shape[:-1], self.outputs)
+
+    def _half_bytes(self) -> HalfBytes:
+        if self._turned is None or self._turned.source is not self.packed:
+            numbers = unpack(self.packed, 4, signed=False)
+            self._turned = half_bytes(self.packed, numbers, self.scale, self.least)
+        return self._turned
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes its own, if it is asked."""
+        return {**self.__dict__, "_turned": None}
 
     def plain(self, x: Tensor) -> Tensor:
         """The oracle: the whole matrix in x's dtype, then the product."""

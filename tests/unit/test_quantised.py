@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -151,3 +153,47 @@ def test_what_does_not_fit_is_refused(scale, least, bits, said):
         Quantised(
             packed, torch.ones(scale), None if least is None else torch.ones(least), bits=bits
         )
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_eight_bits_of_each_output_lose_nothing_to_speed(rows):
+    layer, _ = drawn(Linear(256, 96), 8, True, group=256)
+    x = torch.randn(rows, 256) * torch.logspace(-3, 3, rows)[:, None]
+    x[:, 7] *= 100  # one loud input: in a single digit the others would drown
+    with torch.no_grad():
+        fast, plain = layer(x), layer.plain(x)
+    gap = (fast - plain).abs().amax(1) / plain.abs().amax(1)
+    assert fast.dtype == x.dtype
+    assert gap.max() < 5e-4  # in one digit: 5e-2
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_four_bits_lose_no_more_to_speed_than_bf16_does(signed):
+    layer, _ = drawn(Linear(128, 96), 4, signed, group=32)
+    x = torch.randn(2, 3, 128)
+    with torch.no_grad():
+        fast, plain = layer(x), layer.plain(x)
+    assert fast.dtype == x.dtype
+    assert (fast - plain).abs().max() < 1e-2 * plain.abs().max()
+
+
+def test_the_fast_form_is_not_taken_where_it_does_not_serve(monkeypatch):
+    for group, rows in ((16, 2), (32, 9)):
+        layer, _ = drawn(Linear(64, 48), 4, True, group=group)
+        x = torch.randn(rows, 64)
+        with torch.no_grad():
+            assert torch.equal(layer(x), layer.plain(x))
+    layer, _ = drawn(Linear(64, 48), 8, True, group=64)
+    assert torch.equal(layer(x.double()), layer.plain(x.double()))
+    monkeypatch.setattr("allformer.core.quantised.multiplies_bytes", lambda: False)
+    assert torch.equal(layer(x), layer.plain(x))
+
+
+def test_other_bytes_are_seen_and_a_copy_stands_alone():
+    layer, _ = drawn(Linear(64, 48), 4, True, group=32)
+    x = torch.randn(1, 64)
+    with torch.no_grad():
+        before, copy = layer(x), deepcopy(layer)
+        layer.packed = layer.packed ^ 0x11
+        torch.testing.assert_close(copy(x), before)
+        torch.testing.assert_close(layer(x), layer.plain(x), rtol=0.02, atol=0.5)
