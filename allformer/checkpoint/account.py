@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -49,8 +49,12 @@ def account(
     ops: WeightMap,
     files: TensorFiles,
     dtype: torch.dtype | None = None,
+    exact: Collection[str] = (),
 ) -> Plan:
-    """Match a model's tensors with a file's by its weight map, or say all that does not fit."""
+    """Match a model's tensors with a file's by its weight map, or say all that does not fit.
+
+    Floating tensors become `dtype`, if it is given; those that are `exact` stay as they are.
+    """
     plan, misfit = Plan(), Misfit(files)
     stored = renamed(files, ops)
     weights = [op for op in ops if isinstance(op, Weight)]
@@ -73,11 +77,14 @@ def account(
                 _check(part, source, ours, misfit)
                 plan.fates[source.name] = op.ours
         kinds = {s.dtype for s in sources}
-        if len(kinds) > 1 and not (dtype and ours.is_floating_point()):
+        if op.ours in exact and len(kinds) > 1:
+            plan.dtypes[op.ours] = torch.float32
+        elif len(kinds) > 1 and not (dtype and ours.is_floating_point()):
             said = ", ".join(f"{s.name} {_short(s.dtype)}" for s in sources)
             misfit.dtype[sources[0].name] = f"{said}: one tensor here; give a dtype to convert to"
         elif kinds:
-            plan.dtypes[op.ours] = dtype if dtype and ours.is_floating_point() else kinds.pop()
+            turned = dtype if ours.is_floating_point() and op.ours not in exact else None
+            plan.dtypes[op.ours] = turned or kinds.pop()
         plan.sources[op.ours] = sources
     _account_rest(plan, ops, stored, misfit)
     if misfit:

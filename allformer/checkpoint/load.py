@@ -23,6 +23,8 @@ from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.older_run import older_generation
 from allformer.checkpoint.openai_clip import is_open_clip, read_openai_clip
 from allformer.checkpoint.openai_whisper import is_openai_whisper, read_openai_whisper
+from allformer.checkpoint.quantised import place, plain_keys
+from allformer.checkpoint.quantization_config import FIELD, open_packed
 from allformer.checkpoint.transfer import load_weights, own_map, own_names
 from allformer.config import Codec, Model, SoundCodec, from_dict
 from allformer.core.model import AnyModel, build
@@ -58,11 +60,12 @@ def load(
     directory = find_checkpoint(path)
     if is_open_clip(directory):
         return read_openai_clip(directory, device=device, dtype=dtype)
-    raw = read_json(directory / "config.json")
-    files = open_tensors(directory)
+    raw, files, ignore = read_json(directory / "config.json"), open_tensors(directory), {*ignore}
+    if FIELD not in ignore:
+        raw, files = open_packed(raw, files)
     if "is" in raw:
         model = _build_own(directory, raw, files)
-        ops = own_map(model)
+        ops = place(model, own_map(model), files)
     else:
         family = find_family(raw)
         model_config, provenance = read_config(
@@ -71,8 +74,9 @@ def load(
         check_size(model_config, files)
         model = build(model_config, device="meta")
         model.provenance = provenance
-        ops = family.weights(model_config, provenance.architecture)
-        ops = [*_bridge(family, ops, files, architecture is not None), *ops]
+        named = family.weights(model_config, provenance.architecture)
+        held = place(model, named, files, family.prefix)
+        ops = [*_bridge(family, held, files, architecture is not None), *held]
     loaded = load_weights(model, ops, files, device=device, dtype=dtype)
     model.provenance.fates, model.provenance.aside = loaded.fates, loaded.aside
     model.provenance.images = _image_files(directory)
@@ -97,6 +101,7 @@ def _image_files(directory: Path) -> dict[str, str]:
 def read_config_of(path: Path) -> Any:
     """The config tree that a config.json means, in our own or in Hugging Face's dialect."""
     raw = read_json(path)
+    raw.pop(FIELD, None)
     if "is" in raw:
         return from_dict(raw)
     try:
@@ -137,7 +142,7 @@ def _build_own(directory: Path, raw: dict[str, Any], files: TensorFiles) -> AnyM
 
 def _told(files: TensorFiles, family: Family) -> set[str]:
     """The names that tell a reader something, with and without their first part."""
-    keys = own_names(files, family.tables)
+    keys = plain_keys(own_names(files, family.tables))
     return keys | {key.split(".", 1)[-1] for key in keys}
 
 

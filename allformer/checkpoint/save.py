@@ -17,9 +17,12 @@ import torch
 
 from allformer.checkpoint.leftovers import remove_leftovers
 from allformer.checkpoint.load import GENERATION, read_config_of
+from allformer.checkpoint.quantised import place_out
+from allformer.checkpoint.quantization_config import FIELD, describe
 from allformer.checkpoint.transfer import SHARD, own_map, own_state, save_weights
 from allformer.config import Codec
 from allformer.core.model import AnyModel
+from allformer.core.quantised import is_quantised
 from allformer.errors import AllformerError
 from allformer.families import FAMILIES
 from allformer.families.config_json import write_config
@@ -55,6 +58,9 @@ def save(
         raw, known = write_config(model.config, model.provenance, family)
         ops = as_read(FAMILIES[known.family].weights(model.config, known.architecture), model)
         raw = {**raw, "dtype": _dtype_name(model, dtype)}
+        if is_quantised(model):
+            ops = place_out(model, ops)
+            raw[FIELD] = describe(model, ops)
         raw.pop("torch_dtype", None)
         if not model.provenance.family and (said := FAMILIES[known.family].prepares(model.config)):
             files[FILE] = said

@@ -22,6 +22,7 @@ def as_bytes(x: Tensor) -> memoryview:
     return memoryview(flat)
 
 
+TOP = 0x80  # what tells a signed byte from one with 128 added
 MOST = 1 << 24  # bytes a call: some systems refuse more than 2 GiB at once
 
 
@@ -118,7 +119,43 @@ class InMemory:
         return replace(self, tensor=self.tensor[first : first + count])
 
 
-Stored = InFile | InMemory
+@dataclass(frozen=True)
+class Signed:
+    """Bytes with 128 added in a file, as signed ones here."""
+
+    inner: InFile
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.inner.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.inner.dtype
+
+    @property
+    def file(self) -> Path:
+        return self.inner.file
+
+    @property
+    def offset(self) -> int:
+        return self.inner.offset
+
+    def read_into(self, out: Tensor, first: int = 0) -> None:
+        """Fill `out` with the elements from `first` on."""
+        self.inner.read_into(out, first)
+        out ^= TOP
+
+    def rows(self, first: int, count: int) -> Signed:
+        """Some of its rows, as a tensor of the same name."""
+        return replace(self, inner=self.inner.rows(first, count))
+
+
+Stored = InFile | InMemory | Signed
 
 
 def read_whole(stored: Stored) -> Tensor:

@@ -24,8 +24,10 @@ from torch import Tensor, nn
 from allformer.checkpoint.account import FLOATS, Plan, account, check_map
 from allformer.checkpoint.chunks import CHUNK, chunks
 from allformer.checkpoint.files import TensorFiles
+from allformer.checkpoint.packed_files import packed_out
 from allformer.checkpoint.shards import Outgoing, write_checkpoint
 from allformer.checkpoint.stored import Stored, read_whole
+from allformer.core.quantised import scale_names
 from allformer.errors import CheckpointError
 from allformer.families.weights import (
     Derived,
@@ -91,7 +93,7 @@ def load_weights(
     """
     device = torch.device(device)
     state = own_state(model)
-    plan = account(state, ops, files, dtype)
+    plan = account(state, ops, files, dtype, scale_names(model))
     if device.type == "meta":
         return Loaded(plan.fates)
     for second, first in plan.ties:
@@ -256,8 +258,14 @@ def save_weights(
     def kept(x: Tensor, wish: torch.dtype | None) -> torch.dtype:
         return wish if wish is not None and x.is_floating_point() else x.dtype
 
+    exact = scale_names(model)
     out = [
-        Outgoing(part.theirs, part.view, part.shape, kept(part.view, dtype))
+        Outgoing(
+            part.theirs,
+            part.view,
+            part.shape,
+            kept(part.view, None if op.ours in exact else dtype),
+        )
         for op in weights
         for part in op.parts(state[op.ours].detach().contiguous())
     ]
@@ -273,4 +281,4 @@ def save_weights(
             x = op.make()
             out.append(Outgoing(op.theirs, x, tuple(x.shape), kept(x, usual)))
     count = sum(x.numel() for x in model.parameters())
-    return write_checkpoint(Path(directory), out, max_shard_bytes, count, beside)
+    return write_checkpoint(Path(directory), packed_out(out), max_shard_bytes, count, beside)

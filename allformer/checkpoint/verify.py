@@ -22,6 +22,7 @@ from allformer.checkpoint.verify_images import compare_images
 from allformer.checkpoint.verify_sound import compare_sound
 from allformer.config.sound import STRIDE
 from allformer.core.model import AnyModel
+from allformer.core.quantised_cpu import plain_products
 
 ROWS, WIDTH, SEED = 3, 24, 0
 MARKS = "global_attention_mask"
@@ -151,7 +152,7 @@ def _verify_codec(ours: Any, other: Any, between: tuple[str, str]) -> list[Compa
 
 def _run(model: Any, inputs: dict[str, Tensor]) -> Any:
     """What a model gives; one that draws (an EoMT half trained) draws the same as another."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), plain_products():
         torch.manual_seed(SEED)
         return wide(model)(**inputs)
 

@@ -250,6 +250,16 @@ def is_quantised(model: nn.Module) -> bool:
     return any(isinstance(layer, Quantised) for layer in model.modules())
 
 
+def scale_names(model: nn.Module) -> set[str]:
+    """Tensors that keep their dtype whatever the model is converted to: they are the numbers."""
+    return {
+        f"{path}.{name}".lstrip(".")
+        for path, layer in model.named_modules()
+        if isinstance(layer, Quantised)
+        for name in ("scale", "least")
+    }
+
+
 def widened(layer: AnyQuantised, dtype: torch.dtype) -> Linear:
     """The plain layer that multiplies by the same matrix, in `dtype`."""
     biases = [layer.bias_of(name) for name in layer.biased] if layer.parts else [layer.bias]

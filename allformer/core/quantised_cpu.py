@@ -13,6 +13,9 @@ Legend: M rows, K inputs, N outputs, G groups of a row.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -83,11 +86,25 @@ def half_bytes(packed: Tensor, unsigned: Tensor, scale: Tensor, least: Tensor | 
     return HalfBytes(packed, turned, scales)
 
 
+_plain: ContextVar[bool] = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain_products() -> Iterator[None]:
+    """Inside, matrices are made whole: to compare with others number by number."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
+
+
 def only_result(x: Tensor) -> bool:
     """Whether x is a plain one on a CPU of which nobody wants more than the product."""
     return (
         x.device.type == "cpu"
         and type(x) is Tensor
+        and not _plain.get()
         and x.dtype in (torch.float32, torch.bfloat16)
         and not (torch.is_grad_enabled() and x.requires_grad)
         and not torch.compiler.is_compiling()
