@@ -52,7 +52,7 @@ def place(model: nn.Module, ops: WeightMap, files: TensorFiles, prefix: str = ""
     if not any(key.endswith((f".{PACKED}", ".packed")) for key in files):
         return list(ops)
     changed: list[Op] = []
-    for op in _by_parts(model, ops, files):
+    for op in list(_by_parts(model, ops, files)):  # before any layer is replaced
         found = _find_packed(op, files, prefix) if isinstance(op, Same | Stacked) else None
         if found is None or not isinstance(op, Same | Stacked):
             changed.append(op)

@@ -53,7 +53,7 @@ def quantise(
         raise ConfigError(f"group={group} is too few inputs for a scale of their own; try 32 … 256")
     if is_quantised(model):
         raise ConfigError("the model is quantised already; load it anew, or widen_all it first")
-    blocks = matrices(model)
+    blocks = matrices(model, bits)
     if not blocks:
         raise ConfigError(f"{type(model).__name__} has no plain attention or feed-forward layers")
     calls = None if calibrate is None else calls_of(calibrate)
@@ -86,7 +86,7 @@ def rounded(
     return Quantised.like(linear, pack(q, bits), scale.to(kind), bits=bits)
 
 
-def matrices(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+def matrices(model: nn.Module, bits: int) -> dict[str, list[tuple[nn.Module, str]]]:
     """The layers to be rounded, as (owner, name), by the name of the block they are in.
 
     Only those that are plain, and whose inputs fill whole bytes.
@@ -96,6 +96,6 @@ def matrices(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
         if isinstance(owner, Attention | Feed):
             for name, layer in owner.named_children():
                 plain = type(layer) in (Linear, Fused)
-                if plain and layer.in_features % 2 == 0:  # type: ignore[operator]
+                if plain and layer.in_features * bits % 8 == 0:  # type: ignore[operator]
                     found.setdefault(path.rpartition(".")[0], []).append((owner, name))
     return found
