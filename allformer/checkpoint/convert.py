@@ -7,6 +7,7 @@
     convert("ViT-B-32.safetensors", "out")               # OpenAI's CLIP → Hugging Face
     convert("tiny.en.pt", "out")                         # OpenAI's Whisper → Hugging Face
     convert("roberta-base", "out", length=4096, mixer=Window(512, 512))   # → a Longformer
+    convert("llama", "out", quantise="int4")             # matrices in four bits; "none" widens them
 
 `out/certificate.json` says what became of each key, which files these are (SHA-256), and how far
 the results of the two are apart, ours and transformers' where that is installed.
@@ -18,11 +19,13 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from allformer.checkpoint.hashes import sha256
 from allformer.checkpoint.hub import find_checkpoint
@@ -39,6 +42,8 @@ from allformer.checkpoint.verify import WIDTH, open_with_transformers, verify
 from allformer.config import EncoderDecoder, Mixer
 from allformer.config.longer import seen_by_all
 from allformer.core.model import AnyModel
+from allformer.core.quantise import quantise as quantise_model
+from allformer.core.quantised import Quantised, is_quantised, widen_all
 from allformer.errors import CheckpointError, ConfigError, DataError
 from allformer.text.files import CONFIG, PIPELINE
 from allformer.version import __version__
@@ -67,15 +72,21 @@ def convert(
     tokenizer: str | Path | None = None,
     length: int | None = None,
     mixer: Mixer | None = None,
+    quantise: str | None = None,
+    group: int | None = None,
+    calibrate: Tensor | None = None,
     run: bool = True,
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Write `source` to the directory `target`; returns the certificate that is written there.
 
     `family` is the layout to write (one of transformers', or "allformer"; by default that of the
-    source); `length` and `mixer` make the model longer (`lengthen`); `run=False` leaves the
-    comparison out. `tell` hears what is being done.
+    source); `length` and `mixer` make the model longer (`lengthen`); `quantise`, `group` and
+    `calibrate` are as in `core.quantise`, and "none" makes a quantised model plain; `run=False`
+    leaves the comparison out. `tell` hears what is being done.
     """
+    if quantise is None and (group is not None or calibrate is not None):
+        raise ConfigError('group= and calibrate= belong to quantise=; give it, such as "int4"')
     if mixer is not None and length is None:
         raise ConfigError(f"mixer={mixer!r} belongs to a length; give it, such as length=4096")
     target = Path(target)
@@ -87,6 +98,8 @@ def convert(
     model = original
     if length is not None:
         model = lengthen(original, length, WINDOW if mixer is None else mixer)
+    if quantise is not None:
+        model = in_bits(model, quantise, group, calibrate, dtype, tell)
     tell(f"writing {target}")
     another = (target / "config.json").is_file()
     save(model, target, family=family, dtype=dtype, max_shard_bytes=max_shard_bytes)
@@ -110,12 +123,43 @@ def convert(
         "versions": versions(),
         "source": describe(where),
         "target": describe(target),
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": size_of(model),
+        **({} if quantise is None else {"quantised": _told(quantise, group, calibrate)}),
         "keys": original.provenance.fates,
         **compare(model, original, where, target, run, tell),
     }
     write_json(target / CERTIFICATE, certificate)
     return certificate
+
+
+def in_bits(
+    model: AnyModel,
+    kind: str,
+    group: int | None,
+    calibrate: Tensor | None,
+    dtype: torch.dtype | None,
+    tell: Callable[[str], None],
+) -> AnyModel:
+    """A copy in few bits, or in plain numbers of the dtype that the rest has."""
+    few = deepcopy(model)
+    few.provenance = model.provenance
+    if kind != "none":
+        return quantise_model(few, kind, group=group, calibrate=calibrate, tell=tell)
+    if not is_quantised(few) or group is not None or calibrate is not None:
+        raise ConfigError('quantise="none" makes a quantised model plain, and takes nothing more')
+    widen_all(few, dtype or next(few.parameters()).dtype)
+    return few
+
+
+def _told(kind: str, group: int | None, calibrate: Tensor | None) -> dict[str, Any]:
+    tokens = 0 if calibrate is None else calibrate.numel()
+    return {"kind": kind, "group": group, "calibrated_by_tokens": tokens}
+
+
+def size_of(model: AnyModel) -> int:
+    """Parameters, those held in few bits among them."""
+    held = sum(x.outputs * x.inputs for x in model.modules() if isinstance(x, Quantised))
+    return held + sum(p.numel() for p in model.parameters())
 
 
 def read_file(file: Path) -> AnyModel:
@@ -145,20 +189,20 @@ def compare(
         weights["largest_difference"] = max(gaps)
     rounded = any(a.dtype != theirs[n].dtype for n, a in ours.items())
     sound = rounded or same
-    size = sum(p.numel() for p in model.parameters())
+    size = size_of(model)
     if not run or size > LARGEST:
         why = "not asked for" if not run else f"{size:,} parameters are more than {LARGEST:,}"
         return {"sound": sound, "weights": weights, "outputs": [], "outputs_not_compared": why}
     tell("comparing results")
-    pair = ("allformer on the source", "allformer on the target")
-    most = None if model is original else seen_by_all(model.config)  # others differ, as they must
-    found = verify(original, written, pair, min(WIDTH, most or WIDTH))
+    found = verify(*_two(model, original, written))
     sound = sound and (rounded or all(c.sound for c in found))
     for path, place in ((target, "target"), (source, "source")):
         known = (written if path == target else original).provenance
         reference = None
         if known.family and path.is_dir() and "is" not in read_json(path / "config.json"):
             reference = open_with_transformers(path, known.architecture)
+        if reference is None and path == target and is_quantised(written):
+            tell("transformers is not asked: it needs the package compressed-tensors for this")
         if reference is not None:
             tell(f"comparing with transformers on the {place}")
             subject = written if path == target else original
@@ -167,6 +211,18 @@ def compare(
             sound = sound and all(c.sound for c in against)
             found += against
     return {"sound": sound, "weights": weights, "outputs": [c.as_dict() for c in found]}
+
+
+def _two(
+    model: AnyModel, original: AnyModel, written: AnyModel
+) -> tuple[AnyModel, AnyModel, tuple[str, str], int]:
+    """What must give the same: the source and the target, unless the numbers were changed on
+    purpose; and how many tokens are compared: of a longer model others differ, as they must."""
+    ours = "allformer on the target"
+    if is_quantised(model) != is_quantised(original):
+        return model, written, ("allformer before it was written", ours), WIDTH
+    most = None if model is original else seen_by_all(model.config)
+    return original, written, ("allformer on the source", ours), min(WIDTH, most or WIDTH)
 
 
 def describe(where: Path) -> dict[str, Any]:
@@ -188,7 +244,7 @@ def versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"allformer": __version__, "python": platform.python_version()}
-    for name in ("torch", "safetensors", "tokenizers", "transformers"):
+    for name in ("torch", "safetensors", "tokenizers", "transformers", "compressed-tensors"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -8,9 +8,11 @@ Everything is computed in fp32 on copies, so that only the weights and the formu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, redirect_stderr
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from inspect import signature
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,14 @@ import torch
 from torch import Tensor
 
 from allformer import config
+from allformer.checkpoint.quantization_config import FIELD
 from allformer.checkpoint.verify_images import compare_images
 from allformer.checkpoint.verify_sound import compare_sound
 from allformer.config.sound import STRIDE
 from allformer.core.model import AnyModel
 from allformer.core.quantised_cpu import plain_products
+from allformer.errors import CheckpointError
+from allformer.json_file import read_object
 
 ROWS, WIDTH, SEED = 3, 24, 0
 MARKS = "global_attention_mask"
@@ -198,11 +203,19 @@ def wide(model: Any) -> Any:
 
 
 def open_with_transformers(path: Path, architecture: str) -> Any:
-    """The directory as transformers opens it, or None where transformers is not installed."""
+    """The directory as transformers opens it, or None where what it needs is not installed."""
+    packed = FIELD in read_object(path / "config.json", CheckpointError)
     try:
         import transformers
+
+        if packed:
+            import compressed_tensors  # noqa: F401
     except ImportError:
         return None
     kind = getattr(transformers, architecture)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    return kind.from_pretrained(path, dtype=torch.float32, local_files_only=True).eval()
+    options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
+    if packed:  # at once, and without the bars of that package, which nothing else turns off
+        options["quantization_config"] = transformers.CompressedTensorsConfig(dequantize=True)
+    with redirect_stderr(StringIO()) if packed else nullcontext():
+        return kind.from_pretrained(path, **options).eval()

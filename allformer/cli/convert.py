@@ -36,14 +36,34 @@ def convert(
     mixer: Annotated[
         str | None, typer.Option(help="With --length: window:512 (the default), window:256,256, …")
     ] = None,
+    quantise: Annotated[
+        str | None, typer.Option(help="Hold matrices in int8 or int4; none makes them plain again.")
+    ] = None,
+    group: Annotated[
+        int | None, typer.Option(help="With --quantise: inputs that share a scale; int4 has 128.")
+    ] = None,
+    calibrate: Annotated[
+        str | None, typer.Option(help="With --quantise: a text to round by (GPTQ).")
+    ] = None,
+    perplexity: Annotated[
+        str | None, typer.Option(help="With --quantise: a text, another, to score both on.")
+    ] = None,
     run: Annotated[bool, typer.Option(help="Run both and compare the results.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate.")] = False,
 ) -> None:
-    """Write a checkpoint in another layout, dtype or cut, and certify that it is the same model."""
+    """Write a checkpoint in another layout, dtype or cut, and certify that it is the same model.
+
+    With --quantise it is not quite the same: --perplexity says on a text of yours what that costs.
+    """
     from allformer.checkpoint.convert import convert as run_convert
     from allformer.checkpoint.leftovers import CERTIFICATE
+    from allformer.checkpoint.save import write_json
     from allformer.config.mixer_text import mixer_from_text
+    from allformer.evaluate.quantised import Trial
 
+    if quantise is None and (calibrate or perplexity):
+        raise AllformerError("--calibrate and --perplexity belong to --quantise; give int8 or int4")
+    trial = Trial(source, calibrate, perplexity) if calibrate or perplexity else None
     certificate = run_convert(
         source,
         writable_directory(target),
@@ -53,9 +73,16 @@ def convert(
         tokenizer=tokenizer,
         length=length,
         mixer=None if mixer is None else mixer_from_text(mixer),
+        quantise=quantise,
+        group=group,
+        calibrate=None if trial is None else trial.ids(),
         run=run,
         tell=say,
     )
+    if trial is not None and perplexity:
+        say("scoring both on the text")
+        certificate["perplexity"] = trial.compare(target)
+        write_json(target / CERTIFICATE, certificate)
     if as_json:
         print(json.dumps(certificate, ensure_ascii=False))
     else:
@@ -83,7 +110,8 @@ def _show(certificate: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name == "compared" else "right")
     weights = certificate["weights"]
     same = "none: bit for bit" if weights["identical"] else f"{weights['largest_difference']:.3g}"
-    table.add_row("weights, source and target", same, "")
+    between = "as made and as written" if "quantised" in certificate else "source and target"
+    table.add_row(f"weights, {between}", same, "")
     for row in certificate["outputs"]:
         gap = f"{row['largest_difference']:.3g}"
         table.add_row(
@@ -93,5 +121,10 @@ def _show(certificate: dict[str, Any]) -> None:
         table.add_row("results", f"not run: {certificate['outputs_not_compared']}", "")
     console = Console()
     console.print(table)
+    if "perplexity" in certificate:
+        lost = certificate["perplexity"]
+        before, after = (lost[name]["perplexity"] for name in ("before", "after"))
+        said = f"perplexity {before:.4g} → {after:.4g} ({lost['change']:+.2%})"
+        console.print(f"{said} on {lost['after']['tokens']:,} tokens", highlight=False)
     files = ", ".join(certificate["target"]["files"])
     console.print(f"{len(certificate['keys'])} keys accounted for; wrote {files}", highlight=False)
