@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from allformer.checkpoint.load import load
     from allformer.checkpoint.save import save
     from allformer.checkpoint.sound_codec import load_sound_codec
+    from allformer.core.quantise import quantise
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
@@ -64,6 +65,7 @@ _LATER = {
     "load_codec": "allformer.checkpoint.codec",
     "load_sound_codec": "allformer.checkpoint.sound_codec",
     "open_audiolm": "allformer.audiolm.generate",
+    "quantise": "allformer.core.quantise",
     "save": "allformer.checkpoint.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
@@ -121,6 +123,7 @@ __all__ = [
     "open_speech",
     "preset",
     "presets",
+    "quantise",
     "save",
     "search_images",
     "search_texts",

@@ -7,8 +7,9 @@ Everything is computed in fp32 on copies, so that only the weights and the formu
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from inspect import signature
@@ -215,7 +216,8 @@ def open_with_transformers(path: Path, architecture: str) -> Any:
     kind = getattr(transformers, architecture)
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
-    if packed:  # at once, and without the bars of that package, which nothing else turns off
-        options["quantization_config"] = transformers.CompressedTensorsConfig(dequantize=True)
-    with redirect_stderr(StringIO()) if packed else nullcontext():
+    if not packed:
+        return kind.from_pretrained(path, **options).eval()
+    options["quantization_config"] = transformers.CompressedTensorsConfig(dequantize=True)
+    with warnings.catch_warnings(action="ignore"), redirect_stderr(StringIO()):  # bars, and chatter
         return kind.from_pretrained(path, **options).eval()
