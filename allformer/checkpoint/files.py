@@ -1,4 +1,4 @@
-"""The weight files of a checkpoint: one file or shards and an index, safetensors or .bin.
+"""The weight files of a checkpoint: one file or shards and an index, safetensors, .bin or GGUF.
 
 files = open_tensors("path/to/checkpoint")
 files["model.norm.weight"].shape          # nothing is read but the headers
@@ -13,11 +13,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from allformer.checkpoint.gguf_tensors import open_gguf
 from allformer.checkpoint.header import read_header
 from allformer.checkpoint.stored import InFile, InMemory, Source, Stored
 from allformer.checkpoint.torch_file import open_torch_file
 from allformer.errors import CheckpointError
 from allformer.families.kinds import short
+from allformer.gguf_header import ENDING, find_gguf, is_gguf, read_gguf_header
 from allformer.json_file import read_object
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -86,6 +88,8 @@ def open_tensors(path: str | Path) -> TensorFiles:
             stacklevel=3,
         )
         return open_tensors(newest)
+    if (gguf := find_gguf(path)) is not None:
+        return open_tensors(gguf)
     others = sorted(p.name for p in path.iterdir() if p.name.endswith(WEIGHTS))
     if others:
         said = ", ".join(others[:5]) + (" …" if others[5:] else "")
@@ -101,6 +105,14 @@ def open_tensors(path: str | Path) -> TensorFiles:
     raise CheckpointError(f"{path} holds no weights: it has none of {', '.join(KNOWN)}")
 
 
+def find_gguf_weights(path: Path) -> Path | None:
+    """The GGUF file that a path is or, in a directory without other weights, the only one there."""
+    if path.is_dir():
+        known = any((path / name).is_file() for name in KNOWN)
+        return None if known or newest_step(path) else find_gguf(path)
+    return path if is_gguf(path) else None
+
+
 def newest_step(run: Path) -> Path | None:
     """The weights of the newest checkpoint of a run that is still being trained."""
     found = sorted((run / "checkpoints").glob(f"step-????????/{SINGLE}"))
@@ -112,6 +124,8 @@ def _open_file(path: Path) -> TensorFiles:
 
 
 def _tensors(path: Path) -> list[Stored]:
+    if path.suffix.lower() == ENDING:
+        return open_gguf(read_gguf_header(path))
     if path.suffix != ".safetensors":
         return open_torch_file(path)
     source = Source(path)

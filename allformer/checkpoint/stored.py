@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.checkpoint.chunks import CHUNK
+from allformer.checkpoint.gguf_blocks import BlockKind, Groups
 from allformer.errors import CheckpointError
 
 
@@ -155,7 +157,47 @@ class Signed:
         return replace(self, inner=self.inner.rows(first, count))
 
 
-Stored = InFile | InMemory | Signed
+@dataclass(frozen=True)
+class InBlocks:
+    """A tensor of a GGUF file whose numbers lie in blocks with scales; read, they are fp32."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: BlockKind
+    source: Source
+    offset: int
+
+    @property
+    def file(self) -> Path:
+        return self.source.path
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def read_into(self, out: Tensor, first: int = 0) -> None:
+        """Fill `out` (contiguous, CPU, fp32) with whole blocks of numbers, from `first` on."""
+        flat, size = out.view(-1), self.kind.size
+        step = max(1, CHUNK // (4 * size))
+        assert not first % size
+        assert not len(flat) % size
+        for at in range(0, len(flat) // size, step):
+            piece = flat[at * size : (at + step) * size]
+            piece.copy_(self.groups(first // size + at, len(piece) // size).widen().view(-1))
+
+    def groups(self, first: int, count: int) -> Groups:
+        """So many blocks, not multiplied out."""
+        raw = torch.empty(count, self.kind.bytes, dtype=torch.uint8)
+        self.source.read_into(raw, self.offset + first * self.kind.bytes, self.name)
+        return self.kind.read(raw)
+
+    def rows(self, first: int, count: int) -> InBlocks:
+        """Some of its rows, as a tensor of the same name."""
+        before = first * math.prod(self.shape[1:]) // self.kind.size * self.kind.bytes
+        return replace(self, shape=(count, *self.shape[1:]), offset=self.offset + before)
+
+
+Stored = InFile | InMemory | InBlocks | Signed
 
 
 def read_whole(stored: Stored) -> Tensor:

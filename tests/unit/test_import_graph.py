@@ -15,7 +15,7 @@ ROOT = Path(allformer.__file__).parent
 # Lower may not import higher; equals may, as long as there is no circle.
 LEVELS = [
     {"begin", "errors", "version"},
-    {"json_file", "metrics"},
+    {"gguf_header", "json_file", "metrics"},
     {"config"},
     {"core"},
     {"codecs", "count", "families"},
