@@ -14,6 +14,7 @@ from pathlib import Path
 from allformer.checkpoint.files import INDEX, SINGLE
 from allformer.errors import CheckpointError
 from allformer.families.kinds import short
+from allformer.gguf_header import is_gguf
 
 ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 # Who has what was published under a bare name. Other bare names are taken for directories: what
@@ -43,7 +44,8 @@ WANTED_BIN = ["pytorch_model.bin", "pytorch_model-*.bin", "0_*/pytorch_model.bin
 
 
 def find_checkpoint(path_or_id: str | Path) -> Path:
-    """The directory of a checkpoint, fetched first if it is a hub id that is not cached yet."""
+    """The directory of a checkpoint, fetched first if it is a hub id that is not cached yet; a GGUF
+    file is given back as it is."""
     try:
         path = Path(path_or_id).expanduser()
         there, file = path.is_dir(), path.is_file()
@@ -51,6 +53,8 @@ def find_checkpoint(path_or_id: str | Path) -> Path:
         said = str(error).splitlines()[0][:200]
         raise CheckpointError(f"{short(str(path_or_id))} is no path ({said})") from None
     if path_or_id != "" and there:  # Path("") is the current directory
+        return path
+    if is_gguf(path):  # all that a directory has, in one file
         return path
     if file:
         raise CheckpointError(f"{path} is a file; give the checkpoint's directory, {path.parent}")

@@ -1,7 +1,8 @@
-"""`load`: a model from a Hugging Face directory, a hub id, or a directory of our own.
+"""`load`: a model from a Hugging Face directory, a hub id, a directory of our own, or a file.
 
     model = load("path/to/bert")                       # config.json + safetensors
     model = load("openai-community/gpt2", device="cuda", dtype=torch.bfloat16)
+    model = load("model-Q4_K_M.gguf", quantised=True)  # llama.cpp's files, as they are or widened
 
 Nothing that a file says is executed: safetensors, or `.bin` through torch's weights-only reader.
 """
@@ -18,7 +19,8 @@ import torch
 
 import allformer.codecs  # noqa: F401  (registers them)
 from allformer.checkpoint.account import renamed
-from allformer.checkpoint.files import TensorFiles, open_tensors
+from allformer.checkpoint.files import TensorFiles, find_gguf_weights, open_tensors
+from allformer.checkpoint.gguf_file import gguf_config, read_gguf
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.older_run import older_generation
 from allformer.checkpoint.openai_clip import is_open_clip, read_openai_clip
@@ -33,6 +35,7 @@ from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import file_keys, find_family, read_config
 from allformer.families.family import Family
 from allformer.families.weights import Ignored, Op, Renamed, WeightMap
+from allformer.gguf_header import is_gguf
 from allformer.images.processor import FILES
 from allformer.json_file import read_object
 
@@ -47,17 +50,29 @@ def load(
     dtype: torch.dtype | None = None,
     architecture: str | None = None,
     ignore: Iterable[str] = (),
+    quantised: bool = False,
 ) -> AnyModel:
     """The model in a directory (or of a hub id), in eval mode: `load("openai-community/gpt2")`.
 
     Weights keep the dtype of their file unless `dtype` is given, and go straight to `device`
     ("meta": shapes alone, every key checked). `architecture` takes another head than config.json
     names, e.g. "BertModel" for the bare model. `ignore` names fields of config.json to overlook.
-    OpenAI's files of Whisper are read as they are: `load("tiny.en.pt")`.
+    OpenAI's files of Whisper are read as they are: `load("tiny.en.pt")`. So are GGUF files of
+    LLaMA's kind, or a directory with one: `load("model-Q4_K_M.gguf")` widens its numbers, and with
+    `quantised` matrices keep the bits that they have there.
     """
     if is_openai_whisper(Path(path)):
         return read_openai_whisper(path, device=device, dtype=dtype)
     directory = find_checkpoint(path)
+    if (gguf := find_gguf_weights(directory)) is not None:
+        return read_gguf(
+            gguf, device=device, dtype=dtype, architecture=architecture, ignore=ignore,
+            quantised=quantised,
+        )  # fmt: skip
+    if quantised:
+        raise CheckpointError(
+            f"quantised=True keeps the bits of a GGUF file, and {directory} is none; leave it out"
+        )
     if is_open_clip(directory):
         return read_openai_clip(directory, device=device, dtype=dtype)
     raw, files, ignore = read_json(directory / "config.json"), open_tensors(directory), {*ignore}
@@ -99,7 +114,12 @@ def _image_files(directory: Path) -> dict[str, str]:
 
 
 def read_config_of(path: Path) -> Any:
-    """The config tree that a config.json means, in our own or in Hugging Face's dialect."""
+    """The config tree that a config.json means, in our own or in Hugging Face's dialect; or what a
+    GGUF file says, where it is that, or is in place of it."""
+    if not path.is_file() or is_gguf(path):
+        gguf = find_gguf_weights(path if is_gguf(path) else path.parent)
+        if gguf is not None:
+            return read_config(gguf_config(gguf))[0]
     raw = read_json(path)
     raw.pop(FIELD, None)
     if "is" in raw:

@@ -17,10 +17,12 @@ import tokenizers
 
 from allformer.errors import DataError
 from allformer.families.kinds import TEXT, check_kind
+from allformer.gguf_header import find_gguf
 from allformer.json_file import read_object
 from allformer.text import steps
 from allformer.text.assemble import add_tokens, family_names, finish, put_around
 from allformer.text.families import BY_MODEL_TYPE, FAMILIES, Family
+from allformer.text.gguf import gguf_tokenizer
 from allformer.text.marian_files import read_marian
 from allformer.text.sentencepiece import read_sentencepiece
 from allformer.text.settings import FAST, SPECIAL_NAMES
@@ -30,18 +32,25 @@ from allformer.text.wrapper import Tokenizer
 
 _OPENAI = {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}  # GPT-2's own names
 _SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "encoder.json",
+          "source.spm", *_SENTENCEPIECE)  # fmt: skip
 _KNOWN = ("tokenizer.json", "vocab.txt", "vocab.json + merges.txt", "encoder.json + vocab.bpe",
-          *_SENTENCEPIECE, "source.spm + target.spm + vocab.json")  # fmt: skip
+          *_SENTENCEPIECE, "source.spm + target.spm + vocab.json", "a GGUF file")  # fmt: skip
 
 
 def load_tokenizer(directory: str | Path) -> Tokenizer:
-    """The tokeniser of a checkpoint directory, with the ids that transformers gives.
+    """The tokeniser of a checkpoint directory or of a GGUF file, with the ids that transformers
+    gives.
 
     >>> tokenizer = load_tokenizer("bert-base-uncased")
     >>> tokenizer.encode("A dog runs.")
     [101, 1037, 3899, 3216, 1012, 102]
     """
     directory = Path(directory)
+    if not any((directory / name).is_file() for name in _FILES):
+        file = find_gguf(directory)
+        if file is not None:
+            return gguf_tokenizer(file)
     if not directory.is_dir():
         raise DataError(f"{directory} is no directory; give the one with the tokeniser's files")
     whole, pipeline = _read_pipeline(directory / "tokenizer.json")
