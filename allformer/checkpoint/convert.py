@@ -6,6 +6,7 @@
     convert("stories260K.bin", "out", tokenizer="tok512.bin")       # llama2.c → Hugging Face
     convert("ViT-B-32.safetensors", "out")               # OpenAI's CLIP → Hugging Face
     convert("tiny.en.pt", "out")                         # OpenAI's Whisper → Hugging Face
+    convert("model-Q4_K_M.gguf", "out")                  # llama.cpp's, widened → Hugging Face
     convert("roberta-base", "out", length=4096, mixer=Window(512, 512))   # → a Longformer
     convert("llama", "out", quantise="int4")             # matrices in four bits; "none" widens them
 
@@ -27,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.checkpoint.files import find_gguf_weights, open_tensors
 from allformer.checkpoint.hashes import sha256
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.leftovers import CERTIFICATE, remove_leftovers
@@ -45,7 +47,8 @@ from allformer.core.model import AnyModel
 from allformer.core.quantise import quantise as quantise_model
 from allformer.core.quantised import Quantised, is_quantised, widen_all
 from allformer.errors import CheckpointError, ConfigError, DataError
-from allformer.text.files import CONFIG, PIPELINE
+from allformer.gguf_header import is_gguf
+from allformer.text.files import CONFIG, PIPELINE, TEMPLATE
 from allformer.version import __version__
 
 LARGEST = 2 * 10**9  # parameters; larger models are converted but not run
@@ -110,12 +113,14 @@ def convert(
             tell_length(target, length)
         if not original.provenance.family and "is" not in read_json(target / "config.json"):
             new |= open_to_others(where, target, model)
+    if find_gguf_weights(where) is not None:
+        new |= write_gguf_tokenizer(where, target)
     elif is_openai_whisper(where):
         new |= {
             *original.provenance.images,
             *write_whisper_tokenizer(tokenizer, target, model, tell),
         }
-    elif tokenizer is not None:
+    elif where.is_file() and tokenizer is not None:
         new |= write_llama2c_tokenizer(Path(tokenizer), target, model)
     remove_leftovers(target, new, another=another)
     certificate = {
@@ -163,7 +168,9 @@ def size_of(model: AnyModel) -> int:
 
 
 def read_file(file: Path) -> AnyModel:
-    """The model of one file: OpenAI's Whisper, its CLIP as a state dict, or llama2.c's."""
+    """The model of one file: GGUF, OpenAI's Whisper, its CLIP as a state dict, or llama2.c's."""
+    if is_gguf(file):
+        return load(file)
     if is_openai_whisper(file):
         return read_openai_whisper(file)
     return read_openai_clip(file) if file.suffix in STATE_DICTS else read_llama2c(file)
@@ -199,7 +206,7 @@ def compare(
     for path, place in ((target, "target"), (source, "source")):
         known = (written if path == target else original).provenance
         reference = None
-        if known.family and path.is_dir() and "is" not in read_json(path / "config.json"):
+        if known.family and path.is_dir() and _is_theirs(path):
             reference = open_with_transformers(path, known.architecture)
         if reference is None and path == target and is_quantised(written):
             tell("transformers is not asked: it needs the package compressed-tensors for this")
@@ -225,8 +232,16 @@ def _two(
     return original, written, ("allformer on the source", ours), min(WIDTH, most or WIDTH)
 
 
+def _is_theirs(directory: Path) -> bool:
+    """Whether transformers opens it as it opens its own."""
+    return not find_gguf_weights(directory) and "is" not in read_json(directory / "config.json")
+
+
 def describe(where: Path) -> dict[str, Any]:
     """The files of a checkpoint and their hashes."""
+    if find_gguf_weights(where) is not None:
+        hashes = {file.name: sha256(file) for file in open_tensors(where).paths}
+        return {"path": where.name, "layout": "gguf", "files": hashes}
     if where.is_file():
         layout = "openai" if where.suffix in STATE_DICTS else "llama2.c"
         return {"path": where.name, "layout": layout, "files": {where.name: sha256(where)}}
@@ -305,6 +320,15 @@ def write_whisper_tokenizer(
         tell(f"without a tokeniser: {error}")
         return set()
     return {PIPELINE, CONFIG}
+
+
+def write_gguf_tokenizer(where: Path, target: Path) -> set[str]:
+    """The tokeniser inside as tokenizer.json, with its chat template; gives the files' names."""
+    from allformer.text.load import load_tokenizer
+
+    tokenizer = load_tokenizer(where)
+    tokenizer.save(target)
+    return {PIPELINE, CONFIG, *([TEMPLATE] if tokenizer.settings.chat_template else [])}
 
 
 def write_llama2c_tokenizer(file: Path, target: Path, model: AnyModel) -> set[str]:

@@ -15,8 +15,9 @@ import typer
 from allformer.errors import AllformerError
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
+QUANTISED = "quantised"  # among them where a GGUF file may be opened
 
-Model = Annotated[str, typer.Argument(help="A checkpoint: a directory or a hub id.")]
+Model = Annotated[str, typer.Argument(help="A checkpoint: a directory, a hub id or a GGUF file.")]
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; else --file or standard input.")]
 File = Annotated[Path | None, typer.Option(help="A UTF-8 file, one text a line; .gz is read too.")]
 
@@ -44,7 +45,11 @@ Device = Annotated[
     typer.Option(callback=_usable, help="cpu, cuda, cuda:1, …; default: a GPU if there is one."),
 ]
 Dtype = Annotated[
-    str | None, typer.Option(help="fp32, fp16 or bf16; default: the file's, on a CPU fp32.")
+    str | None,
+    typer.Option(
+        help="fp32, fp16, bf16, or quantised: as a GGUF file has it; default: the file's, on a CPU "
+        "fp32."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a text, for scripts.")]
 Truncate = Annotated[
@@ -56,7 +61,9 @@ def open_model(model: str, device: str | None, dtype: str | None, *, head: bool 
     """The pipeline of a verb's MODEL."""
     from allformer.tasks.pipeline import open_pipeline
 
-    return open_pipeline(model, device=device, dtype=pick_dtype(dtype), head=head)
+    quantised = dtype == QUANTISED
+    wide = None if quantised else pick_dtype(dtype)
+    return open_pipeline(model, device=device, dtype=wide, head=head, quantised=quantised)
 
 
 def pick_dtype(name: str | None) -> Any:

@@ -15,7 +15,8 @@ from allformer.errors import AllformerError
 
 def convert(
     source: Annotated[
-        str, typer.Argument(help="A directory, a hub id, or a file: llama2.c's .bin, OpenAI's.")
+        str,
+        typer.Argument(help="A directory, a hub id, or a file: GGUF, llama2.c's, OpenAI's."),
     ],
     target: Annotated[Path, typer.Argument(help="The directory to write.")],
     family: Annotated[

@@ -15,6 +15,7 @@ from allformer.errors import AllformerError
 
 INFO = (
     "Examples: `allformer info original-base`; `allformer info demo --length 64`; "
+    "`allformer info model.gguf`; "
     "`allformer info` lists the presets."
 )
 USUAL = 512
@@ -24,7 +25,7 @@ LONG = tuple(2**power for power in range(10, 21, 2))  # 1k … 1M
 
 def info(
     what: Annotated[
-        str | None, typer.Argument(help="A preset, a config.json or a run directory.")
+        str | None, typer.Argument(help="A preset, a config.json, a run directory or a GGUF file.")
     ] = None,
     length: Annotated[
         int | None,
@@ -34,7 +35,8 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> None:
     """Parameters by part, operations and memory of a model, by formula, at any length."""
-    from allformer.cli.tables import count_tables, length_table, presets_table
+    from allformer.checkpoint.gguf_file import kinds_of
+    from allformer.cli.tables import count_tables, kinds_table, length_table, presets_table
     from allformer.config import Codec, SoundCodec
     from allformer.config.remix import mixes_fully
     from allformer.count import count, with_full_attention
@@ -64,16 +66,20 @@ def info(
     long = [count(config, n, dtype_bytes) for n in LONG]
     full = with_full_attention(config)
     beside = None if full is None else [count(full, n, dtype_bytes) for n in LONG]
+    file = _gguf(what)
     if as_json:
         split = {each.length: each.as_dict()["cost_split"] for each in grown}
         costs = {"costs_by_length": _costs(long)}
         if beside is not None:
             costs["costs_by_length_with_full_attention"] = _costs(beside)
-        print(json.dumps({"name": what, **table.as_dict(), "cost_split_by_length": split, **costs}))
+        told = {"name": what, **table.as_dict(), "cost_split_by_length": split, **costs}
+        print(json.dumps(told | ({"file": kinds_of(file)} if file else {})))
         return
     square = mixes_fully(config)
     for piece in (*count_tables(what, table, grown, square), length_table(long, beside)):
         show(piece)
+    if file:
+        show(kinds_table(file.name, kinds_of(file)))
 
 
 def _tell_codec(what: str, config: Any, dtype_bytes: int, as_json: bool) -> None:
@@ -113,6 +119,13 @@ def _costs(counts: Sequence[Any]) -> dict[int, dict[str, int]]:
     return {c.length: {name: getattr(c, name) for name in names} for c in counts}
 
 
+def _gguf(what: str) -> Path | None:
+    """The GGUF file that it is, or that lies in the directory that it is."""
+    from allformer.checkpoint.files import find_gguf_weights
+
+    return find_gguf_weights(Path(what))
+
+
 def config_of(what: str) -> Any:
     """The tree of a preset, a config.json or a directory with one."""
     from allformer.checkpoint.load import load, read_config_of
@@ -122,7 +135,7 @@ def config_of(what: str) -> Any:
     from allformer.families import preset, presets
 
     path = Path(what) / "config.json" if Path(what).is_dir() else Path(what)
-    if not path.is_file():
+    if not path.is_file() and _gguf(what) is None:
         if what in presets():
             return preset(what)
         if what in codec_presets():

@@ -176,6 +176,18 @@ def length_table(own: Sequence[Count], full: Sequence[Count] | None) -> Table:
     return table
 
 
+def kinds_table(name: str, kinds: Mapping[str, Mapping[str, int]]) -> Table:
+    """What a GGUF file holds, by ggml's types."""
+    table = Table(title=f"in {name}", title_justify="left")
+    for column in ("type", "tensors", "numbers", "bytes", "bits a number"):
+        table.add_column(column, justify="left" if column == "type" else "right")
+    for kind, held in kinds.items():
+        bits = 8 * held["bytes"] / max(1, held["numbers"])
+        row = (f"{held['tensors']:,}", f"{held['numbers']:,}", _bytes(held["bytes"]), f"{bits:g}")
+        table.add_row(kind, *row)
+    return table
+
+
 def _beside(counts: Sequence[Count] | None, i: int) -> list[Count]:
     return [] if counts is None else [counts[i]]
 

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from allformer import config
-from allformer.checkpoint.files import open_tensors
+from allformer.checkpoint.files import find_gguf_weights, open_tensors
+from allformer.checkpoint.gguf_file import gguf_config
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.load import load, read_json
 from allformer.checkpoint.older_run import own_tokenizer
@@ -101,23 +102,28 @@ def open_pipeline(
     dtype: torch.dtype | None = None,
     architecture: str | None = None,
     head: bool = True,
+    quantised: bool = False,
 ) -> Pipeline:
     """Open a checkpoint for any number of tasks: `open_pipeline("google-bert/bert-base-cased")`.
 
     `device` is a GPU if there is one. Weights keep the dtype of their file; on a CPU, where half
     precision is slow, they are widened to fp32 unless `dtype` says otherwise. `head=False` leaves
-    the head behind, as sentence vectors need none.
+    the head behind, as sentence vectors need none. A GGUF file has its tokeniser inside, and
+    `open_pipeline("model-Q4_K_M.gguf", quantised=True)` keeps its matrices in their bits.
     """
     root = find_checkpoint(path)
     sentence = read_sentence(root)
     directory = root if sentence is None else sentence.folder
-    raw = read_json(directory / "config.json")
+    gguf = find_gguf_weights(directory)
+    raw = read_json(directory / "config.json") if gguf is None else gguf_config(gguf)
     where = device if isinstance(device, torch.device) else pick_device(device)
     if dtype is None and where.type == "cpu" and is_half(directory):
         dtype = torch.float32
     if architecture is None and (sentence is not None or not head):
         architecture = _without_head(raw)
-    model = load(directory, device=where, dtype=dtype, architecture=architecture)
+    model = load(
+        directory, device=where, dtype=dtype, architecture=architecture, quantised=quantised
+    )
     refuse_sound_codec(model, root)
     if all(isinstance(stack.source, config.Patches) for stack in model.config.stacks.values()):
         raise TaskError(
