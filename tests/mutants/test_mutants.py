@@ -20,6 +20,7 @@ from tests.mutants import (
     detection,
     drawing,
     families,
+    gguf,
     hearing,
     images,
     linear,
@@ -53,6 +54,7 @@ ROOMS = (
     words,
     sound_learning,
     audiolm,
+    gguf,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

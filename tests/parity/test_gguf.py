@@ -20,7 +20,6 @@ from tests.gguf_files import KINDS, MIXED, write_gguf
 from tests.parity.torture import TEXTS
 
 transformers = pytest.importorskip("transformers")
-gguf = gguf_files.package()
 
 
 def reference(path: Path, kind: str = "AutoModelForCausalLM", **options: Any) -> Any:
@@ -51,7 +50,7 @@ def check_logits(ours: Any, theirs: Any) -> None:
 
 def check_blocks(seed: int = 0) -> None:
     """Every type, from random bytes: bit for bit what the reference multiplies out."""
-    make = np.random.default_rng(seed)
+    gguf, make = gguf_files.package(), np.random.default_rng(seed)
     for number, kind in BLOCKS.items():
         raw = make.integers(0, 256, (64, kind.bytes), dtype=np.uint8)
         with np.errstate(all="ignore"):
@@ -212,6 +211,7 @@ def test_the_real_smollm2_cuts_digits_apart(smollm2):
         assert smollm2.tokenizer.decode(ids) == text
 
 
+@pytest.mark.slow
 def test_the_real_smollm2_kept_in_its_bits_says_the_same(smollm2):
     kept: Any = af.load(gguf_files.smollm2(), quantised=True)
     assert is_quantised(kept)

@@ -21,12 +21,10 @@ from allformer.cli.main import app
 from allformer.errors import AllformerError, CheckpointError, DataError
 from allformer.gguf_header import read_gguf_header
 from allformer.tasks import generate
-from allformer.text.gguf import PRE, tokenizer_of
+from allformer.text.gguf import tokenizer_of
 from allformer.text.load import load_tokenizer
 from tests import gguf_files
 from tests.gguf_files import TEMPLATE, gpt2_words, write_gguf
-
-gguf = gguf_files.package()
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +43,7 @@ def metadata(**said: Any) -> dict[str, Any]:
 
 
 def test_the_head_is_what_the_gguf_package_reads(file):
-    ours, theirs = read_gguf_header(file), gguf.GGUFReader(file)
+    ours, theirs = read_gguf_header(file), gguf_files.package().GGUFReader(file)
     for tensor in theirs.tensors:
         entry = ours.tensors[tensor.name]
         assert (entry.offset, entry.kind) == (tensor.data_offset, tensor.tensor_type)
@@ -230,6 +228,22 @@ def test_the_bare_model_leaves_the_output_matrix_behind(file):
 # ---------------------------------------------------------------------- tokenisers
 
 
+def check_words() -> None:
+    """Marks, digits and whole words, in one glance."""
+    words = metadata(pre="llama-bpe")
+    words["tokenizer.ggml.tokens"] = [*words["tokenizer.ggml.tokens"], "xyzzy"]
+    words["tokenizer.ggml.token_type"] = [*words["tokenizer.ggml.token_type"], 1]
+    known = len(words["tokenizer.ggml.tokens"]) - 1
+    assert tokenizer_of(words).encode("xyzzy") == [1, known]
+    digits = tokenizer_of(metadata(pre="smollm"))
+    assert known not in digits.encode("xyzzy")
+    assert digits.tokens(digits.encode("<|turn|>1234")) == ["<|turn|>", "1", "2", "3", "4"]
+
+
+def test_marks_digits_and_whole_words_are_cut_as_the_file_says():
+    check_words()
+
+
 def test_special_tokens_stand_as_they_are_and_the_template_is_the_files():
     tokenizer = tokenizer_of(metadata())
     assert tokenizer.special_ids == {"bos": 1, "eos": 0, "pad": 0}
@@ -266,16 +280,6 @@ def test_the_first_token_is_put_before_a_text_where_the_file_says_so():
 def test_texts_are_cut_by_the_steps_that_the_file_names(pre, parts):
     steps = tokenizer_of(metadata(pre=pre))._inner.pre_tokenizer
     assert [part for part, _ in steps.pre_tokenize_str("ab 1234's CD  !")] == parts
-
-
-def test_a_word_that_is_a_token_is_not_merged_where_the_steps_say_so():
-    words = metadata(pre="llama-bpe")
-    words["tokenizer.ggml.tokens"] = [*words["tokenizer.ggml.tokens"], "xyzzy"]
-    words["tokenizer.ggml.token_type"] = [*words["tokenizer.ggml.token_type"], 1]
-    assert PRE["llama-bpe"].whole
-    known = len(words["tokenizer.ggml.tokens"]) - 1
-    assert tokenizer_of(words).encode("xyzzy") == [1, known]
-    assert known not in tokenizer_of(words | {"tokenizer.ggml.pre": "smollm"}).encode("xyzzy")
 
 
 def test_old_files_that_do_not_say_how_they_cut_are_warned_of():
@@ -346,7 +350,8 @@ def test_info_tells_what_a_file_holds(file):
     assert told["parameters"] == sum(held["numbers"] for held in told["file"].values())
 
 
-def test_a_file_generates_widened_and_in_its_own_bits(file):
+def test_a_file_generates_widened_and_in_its_own_bits(tmp_path):
+    file = write_gguf(tmp_path / "q8.gguf", "Q8_0")
     runner = CliRunner()
     arguments = ["generate", str(file), "Hello", "--max-new-tokens", "4", "--device", "cpu"]
     told = [
