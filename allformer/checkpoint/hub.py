@@ -4,6 +4,7 @@ find_checkpoint("models/gpt2")
 find_checkpoint("openai-community/gpt2")           # through huggingface_hub and its cache
 find_checkpoint("openai-community/gpt2@607a30d")   # a branch, tag or commit
 find_checkpoint("gpt2")                            # from before names had owners
+find_checkpoint("owner/name/model-Q4_K_M.gguf")    # one file of a repository
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from allformer.families.kinds import short
 from allformer.gguf_header import is_gguf
 
 ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
+GGUF = re.compile(
+    r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)/(?P<file>[^@]+\.gguf)(@(?P<revision>[\w./-]+))?"
+)
 # Who has what was published under a bare name. Other bare names are taken for directories: what
 # somebody calls a folder is no business of the network's.
 OWNERS = {
@@ -59,6 +63,9 @@ def find_checkpoint(path_or_id: str | Path) -> Path:
     if file:
         raise CheckpointError(f"{path} is a file; give the checkpoint's directory, {path.parent}")
     name, at, revision = str(path_or_id).partition("@")
+    one = GGUF.fullmatch(str(path_or_id))
+    if one is not None:
+        return _fetch_gguf(one["name"], one["file"], one["revision"])
     match = ID.fullmatch(OWNED.get(name, name) + at + revision)
     if match is None:
         raise CheckpointError(
@@ -68,7 +75,20 @@ def find_checkpoint(path_or_id: str | Path) -> Path:
     return _fetch(match["name"], match["revision"])
 
 
-def _fetch(name: str, revision: str | None) -> Path:
+def _fetch_gguf(name: str, file: str, revision: str | None) -> Path:
+    """One file, or all of a model in several; a repository has a model in many sizes."""
+    every = re.sub(r"-\d{5}-of-(\d{5})\.gguf$", r"-*-of-\1.gguf", file)
+    found = _fetch(name, revision, [every]) / file
+    if not found.is_file():
+        raise CheckpointError(
+            f"{name} has no {short(file)}; see https://huggingface.co/{name}/tree/main for what it "
+            f"has"
+        )
+    return found
+
+
+def _fetch(name: str, revision: str | None, only: list[str] | None = None) -> Path:
+    """The folder with what a repository has of a checkpoint, or with `only` these files."""
     try:
         from huggingface_hub import errors, snapshot_download
     except ImportError:
@@ -82,8 +102,8 @@ def _fetch(name: str, revision: str | None) -> Path:
 
     where = f"{name}@{revision}" if revision else name
     try:
-        found = get(WANTED)
-        if not any((found / file).is_file() for file in (SINGLE, INDEX)):
+        found = get(only or WANTED)
+        if only is None and not any((found / file).is_file() for file in (SINGLE, INDEX)):
             get(WANTED_BIN)  # into the same directory
         return found
     except errors.GatedRepoError:

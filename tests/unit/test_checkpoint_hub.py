@@ -204,3 +204,15 @@ def test_a_file_s_hash_is_its_sha256(tmp_path):
     data = os.urandom(300_000)
     (tmp_path / "x").write_bytes(data)
     assert sha256(tmp_path / "x") == hashlib.sha256(data).hexdigest()
+
+
+def test_one_file_of_a_repository_comes_alone_and_one_in_parts_with_its_others(hub):
+    parts = [f"big/model-0000{i}-of-00002.gguf" for i in (1, 2)]
+    hub.files = [*SMALL, "model-Q4_0.gguf", "model-Q8_0.gguf", *parts]
+    assert find_checkpoint("owner/name/model-Q4_0.gguf") == hub.folder / "model-Q4_0.gguf"
+    assert hub.got() == {"model-Q4_0.gguf"}
+    assert find_checkpoint(f"owner/name/{parts[0]}@v2") == hub.folder / parts[0]
+    assert hub.got() == {"model-Q4_0.gguf", *parts}
+    assert hub.asked == [("owner/name", None), ("owner/name", "v2")]
+    with pytest.raises(CheckpointError, match=r"owner/name has no 'model-Q2\.gguf'; see https"):
+        find_checkpoint("owner/name/model-Q2.gguf")
