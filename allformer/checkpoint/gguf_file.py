@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from allformer.checkpoint.files import TensorFiles
+from allformer.checkpoint.gguf_blocks import kind_name
 from allformer.checkpoint.gguf_kept import load_kept
-from allformer.checkpoint.gguf_tensors import open_gguf
+from allformer.checkpoint.gguf_tensors import bytes_of, open_gguf
 from allformer.checkpoint.stored import InBlocks, read_whole
 from allformer.checkpoint.transfer import load_weights
 from allformer.core.model import AnyModel, build
@@ -114,9 +115,6 @@ def kinds_of(path: str | Path) -> dict[str, dict[str, int]]:
     >>> kinds_of("model-Q4_1.gguf")
     {'Q4_1': {'tensors': 210, 'numbers': 106168320, 'bytes': 66355200}, …}
     """
-    from allformer.checkpoint.gguf_blocks import kind_name
-    from allformer.checkpoint.gguf_tensors import bytes_of
-
     out: dict[str, dict[str, int]] = {}
     for entry in read_gguf_header(Path(path)).tensors.values():
         held = out.setdefault(kind_name(entry.kind), {"tensors": 0, "numbers": 0, "bytes": 0})
