@@ -83,8 +83,8 @@ class Attention(nn.Module):
         if relation.adds and type(relation).scores is not Relation.scores:
             extra = Extra(relation, self.relative)
         context = self.mixer(parts, plan, own, extra)
-        if self.cross and state is not None and len(context) != len(x):
-            context = context.reshape(*x.shape[:-1], -1)  # from rows that share a source
+        if state is not None and len(context) != len(x):
+            context = context.reshape(*x.shape[:-1], -1)  # from rows that share a source or a store
         return tap(self, "output", self.out(tap(self, "context", context)))
 
     @property

@@ -21,6 +21,7 @@ class Places(NamedTuple):
     `plain`: key j stands at j, the queries are the last T of them, and all are real: the whole
     triangle (T = S) is then SDPA's `is_causal`. `last`: no key stands after the one query there is.
     `tail`: keys stand one after the other, and the queries are the last T of them, real or not.
+    `path` (R, T, S) is False where a key is not of the query's own past: beams share a store.
     """
 
     query: Tensor
@@ -29,6 +30,7 @@ class Places(NamedTuple):
     plain: bool = False
     last: bool = False
     tail: bool = False
+    path: Tensor | None = None
 
     @property
     def distance(self) -> Tensor:
@@ -61,6 +63,9 @@ def mask_of(
                 band = band & (distance % dilation == 0)
             near = band if near is None else near & band
         near = near[:, None] if near is not None else None
+    if places.path is not None:
+        own = places.path[:, None]  # R 1 T S
+        near = own if near is None else near & own
     if places.real is None:
         return near
     there = places.real[:, None, None, :]  # R 1 1 S

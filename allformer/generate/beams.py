@@ -64,7 +64,7 @@ def search_beams(stepper: Stepper, state: State, ids: Tensor, request: Request) 
     """Continue each row of `ids` with `request.copies` beams until it is closed."""
     device, prompt, beams = ids.device, ids.shape[1], request.copies
     rows = request.rows(request.limit, device)
-    logits = first_step(stepper, state, ids, beams)
+    logits = first_step(stepper, state, ids, beams, True)
     vocab, dead = logits.shape[-1], _dead(logits.dtype)
     count = max(2, 1 + len(request.stop.eos)) * beams  # enough that K of them do not end
     count = min(count, beams * vocab)
@@ -110,13 +110,13 @@ def search_beams(stepper: Stepper, state: State, ids: Tensor, request: Request) 
         parting = rows.look()
         if rows.ended:
             break
-        moves = torch.arange(len(beam), device=device)[:, None] * beams + beam  # B K
         if parting is not None:
             stay, leave = parting
             results.append((rows.here[leave], finished.rows(leave)))
             rows.keep(stay)
-            moves, running, finished = moves[stay], running.rows(stay), finished.rows(stay)
-        state.select(moves.flatten(), sources=parting is not None)
+            beam, running, finished = beam[stay], running.rows(stay), finished.rows(stay)
+            state.keep(stay, together=beams)
+        state.move(beam)
         logits = stepper.step(running.ids[..., -1].flatten()[:, None], state)
     steps = int(rows.count.max())
     if request.draw is not None:

@@ -50,7 +50,7 @@ def decode(stepper: Stepper, state: State, ids: Tensor, request: Request) -> Gen
             stay = parting.stay
             rows.keep(stay)
             ids, token = ids[stay], token[stay]
-            state.select(stay, sources=True)
+            state.keep(stay)
         logits = stepper.step(token[:, None], state)
     if request.streamer is not None:
         request.streamer.end()

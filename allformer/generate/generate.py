@@ -97,7 +97,11 @@ def generate(
             if limits is not None:
                 request.limit = request.limit.minimum(_row_limits(limits, len(ids)))
             state = stepper.open(source, mask, g.use_cache is not False, **inputs)
-            found = (search_beams if beams > 1 else decode)(stepper, state, ids, request)
+            state.ahead = int(request.limit.max())
+            try:
+                found = (search_beams if beams > 1 else decode)(stepper, state, ids, request)
+            finally:
+                state.close()
     return _plain(found, g)
 
 

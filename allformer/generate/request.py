@@ -150,11 +150,14 @@ def _default_generator(device: torch.device) -> torch.Generator | None:
     return there[at] if at < len(there) else None
 
 
-def first_step(stepper: Stepper, state: State, ids: Tensor, copies: int) -> Tensor:
-    """The first logits. The prompt is read once for all copies of a row, which then part."""
+def first_step(
+    stepper: Stepper, state: State, ids: Tensor, copies: int, moves: bool = False
+) -> Tensor:
+    """The first logits. The prompt is read once for all copies of a row, which then part; `moves`:
+    they are beams, which go on from one another."""
     logits = stepper.prefill(ids, state)
     if copies == 1:
         return logits
     rows = torch.arange(len(ids), device=ids.device).repeat_interleave(copies)
-    state.select(rows, sources=True)
+    state.spread(rows, copies, moves)
     return logits[rows]

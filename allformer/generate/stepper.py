@@ -35,6 +35,29 @@ class State:
     memory: Tensor | None = None  # the encoder's output
     skip: int = 0  # columns at the left that are padding in every row
     read: Tensor | None = None  # without a cache: what was read so far
+    ahead: int | None = None  # how many tokens may come in all; None: nobody has said
+
+    def spread(self, rows: Tensor, copies: int, moves: bool) -> None:
+        """Each row becomes `copies` in a row, as `rows` says (0 0 1 1 …), which part from here;
+        `moves`: they are beams, which go on from one another."""
+        self.select(rows, sources=True)
+
+    def keep(self, stay: Tensor, together: int = 1) -> None:
+        """Only these go on: rows, or so many rows `together` (beams of one)."""
+        rows = stay
+        if together > 1:
+            each = torch.arange(together, device=stay.device)
+            rows = (stay[:, None] * together + each).flatten()
+        self.select(rows, sources=True)
+
+    def move(self, beam: Tensor) -> None:
+        """Beams go on from others of their row: `beam` rows K says from which."""
+        rows, beams = beam.shape
+        first = torch.arange(rows, device=beam.device)[:, None] * beams
+        self.select((first + beam).flatten(), sources=False)
+
+    def close(self) -> None:
+        """Nothing more is asked of it."""
 
     def select(self, rows: Tensor, *, sources: bool) -> None:
         """Keep, repeat and reorder rows; `sources` unless each stays with its own source."""
@@ -134,7 +157,7 @@ class DecoderStepper:
 
 
 def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:
-    """The stepper of a model; one that cannot generate is refused."""
+    """The fastest stepper of a model; one that cannot generate is refused."""
     if isinstance(model, Model):
         stacks = model.config.stacks
         if isinstance(model, EncoderDecoderModel):  # its encoder may read anything
@@ -146,10 +169,12 @@ def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:
                     f"{type(stack.source).__name__}, which reads no tokens; use a model whose "
                     f"stacks have source=Tokens(…)"
                 )
+    from allformer.generate.static import static_stepper  # which is made of what stands here
+
     if isinstance(model, EncoderDecoderModel):
-        return EncoderDecoderStepper(model, dtype)
+        return static_stepper(model, dtype) or EncoderDecoderStepper(model, dtype)
     if isinstance(model, DecoderOnlyModel):
-        return DecoderStepper(model, dtype)
+        return static_stepper(model, dtype) or DecoderStepper(model, dtype)
     raise ConfigError(
         f"{type(model).__name__} cannot generate: it has no decoder; "
         f"use a DecoderOnly or an EncoderDecoder"

@@ -11,6 +11,8 @@ from allformer.core.fused import prepared
 from allformer.core.kernels.kernel import Case, Plan
 from allformer.core.look import Look
 
+FEW = 16  # queries of a head: those of a step, beams among them
+
 
 class SDPA:
     """`F.scaled_dot_product_attention`; training on an H100 or later, cuDNN's kernel of the same,
@@ -31,11 +33,27 @@ class SDPA:
             return _cudnn(q, k, v, look.causal, scale)
         mask = look.merged if look.bias is None or look.merged is None else look.merged.to(q.dtype)
         gqa = q.shape[1] != k.shape[1]
+        if gqa and mask is not None and q.shape[2] <= FEW:
+            # torch's kernels that take a mask know no groups: it would write every key out again
+            # for each head that reads it.
+            (heads, new), (groups, size) = q.shape[1:3], (k.shape[1], q.shape[3])
+            folded = q.reshape(len(q), groups, -1, size)  # the heads of a group ask side by side
+            out = F.scaled_dot_product_attention(
+                folded, k, v, attn_mask=_folded(mask, groups, heads), dropout_p=dropout, scale=scale
+            ).reshape(len(q), heads, new, size)
+            return out if look.blind is None else out.masked_fill(look.blind, 0.0)
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=look.causal, scale=scale,
             enable_gqa=gqa,
         )  # fmt: skip
         return out if look.blind is None else out.masked_fill(look.blind, 0.0)
+
+
+def _folded(mask: Tensor, groups: int, heads: int) -> Tensor:
+    """R 1|H T S → R 1|G (H/G)·T S, where 1 may stand for all that are alike."""
+    if mask.shape[1] != 1:
+        return mask.reshape(mask.shape[0], groups, -1, mask.shape[3])
+    return mask if mask.shape[2] == 1 else mask.repeat(1, 1, heads // groups, 1)
 
 
 def _cudnn_serves(q: Tensor, k: Tensor, look: Look, dropout: float) -> bool:

@@ -46,6 +46,8 @@ class ImageMask(Full):
         mask: Tensor = (far >= 0) & (words | self.reached(far))
         if places.real is not None:
             mask = mask & places.real[:, None, :]
+        if places.path is not None:
+            mask = mask & places.path
         return mask[:, None]
 
 

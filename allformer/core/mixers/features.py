@@ -50,6 +50,7 @@ class Plan(NamedTuple):
 class Features(Mixer):
     """The sums of keys and values, read by each query."""
 
+    fixed = True
     draws: Tensor  # F D, of "favor"
 
     def __init__(self, attention: config.Attention, dim: int, path: str) -> None:

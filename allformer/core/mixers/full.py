@@ -22,7 +22,7 @@ from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.places import mask_of
 from allformer.core.registry import implements
 from allformer.core.relatives.relative import Extra, Relation
-from allformer.core.states import State
+from allformer.core.states import Paths, State
 from allformer.core.taps import listening_exactly, tap
 
 
@@ -32,6 +32,7 @@ class Full(Mixer):
 
     reach: tuple[int, int] | None = None  # places before and after the query
     dilation: int = 1  # of those, every so-manieth
+    fixed = True
     shown = "scores", "weights"  # their taps: of every pair of tokens
 
     def plan(self, scene: Scene) -> Plan:
@@ -125,6 +126,8 @@ class Full(Mixer):
         k, v = (self._split(parts[name], self.groups, plan) for name in "kv")  # B G S D
         if state is not None:
             k, v = state.update(k, v, plan.places)
+            if len(k) < len(q):  # beams share a store: more queries of one row
+                q = Paths.beside(q, len(k))
         q, k, v = tap(self, "q", q), tap(self, "k", k), tap(self, "v", v)
         if extra is not None:
             assert plan.look is not None

@@ -71,6 +71,7 @@ class Plan(NamedTuple):
 class LowRank(Full):
     """`rank` keys and values for all queries."""
 
+    fixed = False  # all tokens at once
     shown = "low_scores", "low_weights"  # of no token with a token
 
     def __init__(self, attention: config.Attention, dim: int, path: str) -> None:

@@ -61,6 +61,7 @@ class Mixer(nn.Module):
     """The module for a `mixer` slot."""
 
     takes: tuple[str, ...] = ()  # inputs that it reads beside the source's, one for each token
+    fixed = False  # whether a step goes by what the device counts alone, and can be captured
 
     def __init__(self, attention: config.Attention, dim: int, path: str) -> None:
         super().__init__()

@@ -10,14 +10,15 @@ from __future__ import annotations
 from allformer.core.states.growing import Growing
 from allformer.core.states.hashed import Hashed, Hashes
 from allformer.core.states.paged import Paged
-from allformer.core.states.recurrent import Recurrent
+from allformer.core.states.paths import Paths
+from allformer.core.states.recurrent import Recurrent, StaticRecurrent
 from allformer.core.states.ring import Ring
 from allformer.core.states.segment import SegmentMemory
 from allformer.core.states.state import Cache, LayerState, State
 from allformer.core.states.static import Static
+from allformer.core.states.static_ring import StaticRing
 
 __all__ = [
-    "Cache", "Growing", "Hashed", "Hashes", "LayerState", "Paged", "Recurrent", "Ring",
-    "SegmentMemory", "State",
-    "Static",
+    "Cache", "Growing", "Hashed", "Hashes", "LayerState", "Paged", "Paths", "Recurrent", "Ring",
+    "SegmentMemory", "State", "Static", "StaticRecurrent", "StaticRing",
 ]  # fmt: skip

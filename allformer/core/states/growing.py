@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from allformer.core.places import Places
+from allformer.core.states.paths import Paths
 from allformer.core.states.state import State
+from allformer.core.states.static import Static
 
 _STEP = 32  # room is made for this many tokens at a time, so that appending does not copy each step
 
@@ -35,6 +37,14 @@ class Growing(State):
         if old is not None:
             grown[:, :, : self.length] = old[:, :, : self.length]
         return grown
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        assert self._keys is not None
+        assert self._values is not None
+        return self._keys[:, :, : self.length], self._values[:, :, : self.length]
+
+    def fixed(self, rows: int, room: int, paths: Paths | None) -> State | None:
+        return Static(room, paths, rows) if type(self) is Growing else None
 
     def select(self, rows: Tensor) -> None:
         if self._keys is not None and self._values is not None:

@@ -7,7 +7,9 @@ from torch import Tensor
 
 from allformer.core.layout import Grid
 from allformer.core.places import Places
+from allformer.core.states.paths import Paths
 from allformer.core.states.state import State
+from allformer.core.states.static_ring import StaticRing
 
 
 class Ring(State):
@@ -36,6 +38,14 @@ class Ring(State):
         # copies: a view would keep the whole prompt alive
         self._keys, self._values = k[:, :, first:].clone(), v[:, :, first:].clone()
         return k, v
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        assert self._keys is not None
+        assert self._values is not None
+        return self._keys, self._values
+
+    def fixed(self, rows: int, room: int, paths: Paths | None) -> State | None:
+        return StaticRing(self.size + 1, paths, rows) if type(self) is Ring else None
 
     def select(self, rows: Tensor) -> None:
         if self._keys is not None and self._values is not None:

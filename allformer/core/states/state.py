@@ -6,6 +6,7 @@ Legend: B rows, G key/value heads, T new tokens, S keys, D head size.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,6 +14,9 @@ from torch import Tensor
 from allformer.core.layout import Grid
 from allformer.core.places import Places
 from allformer.errors import GenerationError
+
+if TYPE_CHECKING:
+    from allformer.core.states.paths import Paths
 
 
 class State:
@@ -35,6 +39,21 @@ class State:
     def update(self, k: Tensor, v: Tensor, places: Places | None) -> tuple[Tensor, Tensor]:
         """Remember the new keys and values (B G T D); returns those to look at (B G S D)."""
         return k, v
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        """The keys and values that are remembered, B G S D each."""
+        raise NotImplementedError
+
+    def fixed(self, rows: int, room: int, paths: Paths | None) -> State | None:
+        """An empty state of a fixed size, on which nothing but the device counts, that can `take`
+        over from this one: for `rows` rows of at most `room` tokens, whose beams share what they
+        write if there are `paths`; None: there is none."""
+        return None
+
+    def take(self, other: State, rows: Tensor | None = None) -> None:
+        """Of a state of a fixed size: go on from what another remembers, or from these rows of it,
+        which become the first; all else is forgotten."""
+        raise NotImplementedError
 
     def select(self, rows: Tensor) -> None:
         """Keep, repeat and reorder rows: beam search moves beams."""

@@ -1,0 +1,81 @@
+"""The rooms of a model between two calls: their memory, and above all their graphs, serve again.
+
+A room belongs to one search at a time. What is kept is dropped when the weights it has been
+captured with are no longer those of the model, and when it is too much.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import torch
+
+from allformer.core.model import Model
+from allformer.generate.room import Room, Size
+
+MOST = 8  # rooms that are kept; the one that was not used for longest gives way
+SHARE = 8  # together they may have this part of the device's memory: 1/8
+
+
+class Rooms:
+    """`Rooms.of(model)`: kept with the model, and no part of it: copies and files have none."""
+
+    def __init__(self) -> None:
+        self.weights: Any = None
+        self.idle: OrderedDict[Size, Room] = OrderedDict()
+        self.refused: str | None = None  # why a step of this model cannot be captured
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rooms, ()
+
+    @staticmethod
+    def of(model: Model[Any]) -> Rooms:
+        """Those of a model, none of which was captured with other weights."""
+        found = model.__dict__.get("_rooms")
+        if found is None:
+            found = model.__dict__["_rooms"] = Rooms()
+        assert isinstance(found, Rooms)
+        weights = _addresses(model)
+        if found.weights != weights:
+            found.drop()
+            found.weights, found.refused = weights, None
+        return found
+
+    def get(self, size: Size, make: Callable[[], Room]) -> Room:
+        """A room of that size for one search: one that is kept and no more than twice as large, or
+        a new one."""
+        for key in reversed(self.idle):
+            if key._replace(room=size.room) == size and size.room <= key.room <= 2 * size.room:
+                return self.idle.pop(key)
+        return make()
+
+    def give(self, room: Room) -> None:
+        """A search is done with it."""
+        if room.refused is not None:
+            self.refused = room.refused
+            return
+        self.idle.pop(room.size, None)
+        self.idle[room.size] = room
+        budget = _budget(room.tokens.device)
+        while len(self.idle) > MOST or sum(x.bytes for x in self.idle.values()) > budget:
+            self.idle.popitem(last=False)
+
+    def drop(self) -> None:
+        """Keep nothing; what a search has is its own."""
+        self.idle.clear()
+
+
+def _addresses(model: Model[Any]) -> list[Any]:
+    """Where the weights lie, which is what a graph knows of them; new numbers there it reads."""
+    both = chain(model.parameters(), model.buffers())
+    return [(x.data_ptr(), x.dtype, x.device, x.shape) for x in both]
+
+
+def _budget(device: torch.device) -> float:
+    if device.type != "cuda":
+        return float("inf")
+    memory: int = torch.cuda.get_device_properties(device).total_memory
+    return memory / SHARE
