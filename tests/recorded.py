@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select")
 
 
