@@ -31,11 +31,11 @@ def has_triton() -> bool:
 
 def trains(device: torch.device, dtype: torch.dtype | None) -> bool:
     """Whether a training step of this kind runs by the kernels: then it needs no compiling."""
-    return device.type == "cuda" and dtype in HALF and has_triton() and _modern(device)
+    return device.type == "cuda" and dtype in HALF and has_triton() and modern(device)
 
 
 @cache
-def _modern(device: torch.device) -> bool:
+def modern(device: torch.device) -> bool:
     """An Ampere or later: older chips have no bf16, others not the instructions used here."""
     return torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 

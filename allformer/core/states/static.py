@@ -67,10 +67,15 @@ class Static(State):
             self._keys, self._values = k.new_zeros(shape), v.new_zeros(shape)
         return self._keys, self._values
 
-    def held(self) -> tuple[Tensor, Tensor]:
-        assert self._keys is not None
+    @property
+    def memory(self) -> tuple[Tensor, Tensor]:
+        """Keys and values as they lie, R G room D: for a kernel that writes the new ones itself."""
+        assert self._keys is not None, "a prompt is read first"
         assert self._values is not None
         return self._keys, self._values
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        return self.memory
 
     def fixed(self, rows: int, room: int, paths: Paths | None) -> State | None:
         return Static(room, paths, rows)
