@@ -17,6 +17,7 @@ from torch import Tensor
 
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.errors import ConfigError
+from allformer.generate import static  # noqa: F401  (registers it)
 from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
 from allformer.generate.decode import decode

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from allformer.core.few_rows import FewRows
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.core.states import Cache, LayerState, Paths, State, Static
@@ -76,6 +77,10 @@ class Room:
             self.left = torch.zeros(size.texts, 1, dtype=torch.long, device=device)
         if size.source:
             self.across = torch.ones(size.rows, size.source, dtype=torch.bool, device=device)
+        self.few: FewRows | None = None
+        if not size.forked and FewRows.serves(model, size.dtype, size.texts):
+            assert isinstance(model, DecoderOnlyModel)
+            self.few = FewRows(model)
         self.graphs: dict[int, Graph] = {}
 
     @property
@@ -177,8 +182,9 @@ class Room:
         return self.graphs[reach]()
 
     def _reach(self, count: int) -> int:
-        if not any(type(layer.own) is Static for layer in self.cache.layers):
-            return self.size.room  # none of them reads more for it
+        grows = any(type(layer.own) is Static for layer in self.cache.layers)
+        if self.few is not None or not grows:
+            return self.size.room  # no more is read for it
         return min(rounded(count), self.size.room)
 
     def _pool(self) -> Any:
@@ -195,6 +201,8 @@ class Room:
         keep = where = None
         if self.keep is not None and self.left is not None:
             keep, where = self.keep[:, :reach], self.counter - self.left
+        if self.few is not None:
+            return widen(self.few.step(self.tokens, self.cache, keep, where))
         return widen(model.step(self.tokens, self.cache, keep, position_ids=where, dtype=dtype))
 
     def move(self, beam: Tensor) -> None:

@@ -68,10 +68,21 @@ class Rooms:
         self.idle.clear()
 
 
+def forget(model: Model[Any]) -> None:
+    """Give back the memory that is kept for the next call: `forget(model)`."""
+    kept = model.__dict__.get("_rooms")
+    if kept is not None:
+        kept.drop()
+
+
 def _addresses(model: Model[Any]) -> list[Any]:
-    """Where the weights lie, which is what a graph knows of them; new numbers there it reads."""
+    """Where the weights lie, which is what a graph knows of them, and how often they were written:
+    kernels may have a bias or a norm in a form of their own."""
     both = chain(model.parameters(), model.buffers())
-    return [(x.data_ptr(), x.dtype, x.device, x.shape) for x in both]
+    return [
+        (x.data_ptr(), x.dtype, x.device, x.shape, 0 if x.is_inference() else x._version)
+        for x in both
+    ]
 
 
 def _budget(device: torch.device) -> float:

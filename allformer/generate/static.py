@@ -1,7 +1,7 @@
 """The fast way through a search on a GPU: keys and values in memory of a fixed size, steps as CUDA
 graphs. `stepper_for` takes it without being asked; what cannot be captured goes the plain way.
 
-    stepper = static_stepper(model) or …           # None: `unfit(model)` says why
+    stepper = static_stepper(model)                # None: `unfit(model)` says why
 
 The prompt is read as on the plain way. At the first step what is remembered moves into a `Room`;
 the first steps there are taken by hand, then one is captured and replayed. Nothing in a step waits
@@ -29,8 +29,8 @@ from allformer.core.states import Cache, Growing, Paths, Ring
 from allformer.core.states.paths import MOST
 from allformer.core.taps import listening
 from allformer.generate.room import Room, Size, rounded
-from allformer.generate.rooms import Rooms
-from allformer.generate.stepper import DecoderStepper, EncoderDecoderStepper, State
+from allformer.generate.rooms import Rooms, forget
+from allformer.generate.stepper import FASTER, DecoderStepper, EncoderDecoderStepper, State
 
 DEVICES = ("cuda",)  # where there are graphs; tests add the CPU
 # Steps that must be to come, or the plain way is taken: capturing costs about three steps by hand
@@ -44,7 +44,13 @@ AnyModel = DecoderOnlyModel | EncoderDecoderModel
 
 def static_stepper(model: AnyModel, dtype: torch.dtype | None = None) -> StaticStepper | None:
     """The stepper of a model whose steps can be captured; None: they cannot."""
-    return StaticStepper(model, dtype) if unfit(model) is None else None
+    if unfit(model) is None:
+        return StaticStepper(model, dtype)
+    forget(model)  # it has moved, or learns: memory is wanted for other things
+    return None
+
+
+FASTER.append(static_stepper)
 
 
 def unfit(model: AnyModel) -> str | None:

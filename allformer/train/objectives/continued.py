@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from allformer.data.encoded import Rows
+from allformer.generate.rooms import forget
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.predictions import Prediction, Predictions
 
@@ -38,6 +39,7 @@ def continued(
     follow = [documents[i][at + half : at + 2 * half].tolist() for i, at in places]
     device = model.device
     ids = model.generate(torch.tensor(prompts, device=device), max_new_tokens=half, do_sample=False)
+    forget(model)  # training wants the memory
     said = ids[:, half:].tolist()
     return Predictions(
         tuple(

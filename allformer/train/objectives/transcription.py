@@ -37,6 +37,7 @@ from allformer.core.loss import IGNORE
 from allformer.data.recordings import Recording
 from allformer.errors import ConfigError, DataError
 from allformer.generate.generate import generate
+from allformer.generate.rooms import forget
 from allformer.json_file import read_object
 from allformer.metrics.word_error import character_error, word_error
 from allformer.sound.clip import clip
@@ -326,6 +327,7 @@ class Transcription(SaysWords, Objective[Clips, SpokenBatch]):
                 )  # fmt: skip
                 said = ids[:, prompt.shape[1] :].tolist()
                 found += [self._tokenizer.decode(row, skip_special_tokens=True) for row in said]
+        forget(model)  # training wants the memory
         return found
 
     def metrics(

@@ -9,6 +9,7 @@ import torch
 
 from allformer.core.layout import Packed
 from allformer.core.loss import IGNORE
+from allformer.generate.rooms import forget
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.predictions import Prediction, Predictions
 
@@ -35,6 +36,7 @@ def written(
             _text(tokenizer, ids.tolist()) for ids in (source[0], labels, said[0, 1:])
         )
         found.append(Prediction(read, wanted, given, wanted == given))
+    forget(model)  # training wants the memory
     return Predictions(tuple(found))
 
 
