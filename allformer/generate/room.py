@@ -171,6 +171,15 @@ class Room:
         left = (~mask).sum(1, keepdim=True).repeat_interleave(self.size.copies, 0)
         self.left[: len(left)] = left
 
+    def mask(self, texts: Tensor, length: int) -> Tensor | None:
+        """That of a plain state of these texts, which have read `length` tokens."""
+        if self.across is not None:
+            return self.across.index_select(0, texts // self.size.copies)
+        if self.keep is None:
+            return None
+        rows = texts // self.size.copies if self.size.forked else texts
+        return self.keep.index_select(0, rows)[:, :length]
+
     # --- a step -----------------------------------------------------------------------------------
 
     def step(self, length: int) -> Tensor:

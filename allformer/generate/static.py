@@ -130,9 +130,9 @@ class StaticState(State):
 
     def spread(self, rows: Tensor, copies: int, moves: bool) -> None:
         if not self.settles:
-            return super().spread(rows, copies, moves)
-        self.pending, self.copies, self.moves = rows, copies, moves
-        return None
+            super().spread(rows, copies, moves)
+        else:
+            self.pending, self.copies, self.moves = rows, copies, moves
 
     def part(self) -> None:
         """Rows that were to become several become so now, each with a memory of its own."""
@@ -154,6 +154,8 @@ class StaticState(State):
     def move(self, beam: Tensor) -> None:
         if self.room is not None:
             self._move(self.room, beam)
+            first = torch.arange(len(beam), device=beam.device)[:, None] * self.copies
+            self.recall((first + beam).flatten())
         elif self.pending is None:  # else they are still alike
             super().move(beam)
 
@@ -164,6 +166,11 @@ class StaticState(State):
             here = self._here()[::copies] // copies
             beam = whole.index_copy_(0, here, beam)
         room.move(beam)
+
+    def recall(self, rows: Tensor) -> None:
+        """What was read, where that is recorded, goes with the texts."""
+        if self.read is not None:
+            self.read = self.read.index_select(0, rows)
 
     def _here(self) -> Tensor:
         """Which of the room's texts are running, R."""
@@ -178,6 +185,7 @@ class StaticState(State):
         each = torch.arange(together, device=stay.device)
         rows = (stay[:, None] * together + each).flatten()
         self.at, self.texts = self._here().index_select(0, rows), len(rows)
+        self.recall(rows)
         whole = together == self.room.size.copies
         if whole or not self.room.size.forked:
             self._shrink(self.room, whole)
@@ -216,7 +224,7 @@ class StaticState(State):
         if self.length + 1 > self.room.size.room:
             every = torch.arange(self.room.size.texts, device=tokens.device)
             self._into(self.room.size, every)
-        room = self.room
+        room, tokens = self.room, self.unread(tokens)
         if self.at is None:
             room.tokens[: self.texts].copy_(tokens)
         else:
@@ -227,6 +235,21 @@ class StaticState(State):
         if self.at is not None:
             return logits.index_select(0, self.at)
         return logits[: self.texts]
+
+    def plainly(self) -> None:
+        if self.room is None or self.rooms is None:
+            return
+        room, here = self.room, self._here()
+        self.cache = room.model.new_cache()
+        self.cache.length = self.length
+        for mine, other in zip(self.cache.layers, room.cache.layers, strict=True):
+            mine.own.resume(other.own, here, self.length)
+            if other.cross is not None:
+                k, v = (x.index_select(0, here // room.size.copies) for x in other.cross)
+                mine.cross = k, v
+        self.mask = room.mask(here, self.length)
+        self.rooms.give(room)
+        self.room, self.at, self.copies, self.plain = None, None, 1, True
 
     def close(self) -> None:
         if self.room is not None and self.rooms is not None:
@@ -283,6 +306,8 @@ class StaticStepper:
         room = rooms.get(size, lambda: Room(self.model, size, cache))
         room.take(cache, state.mask, texts // size.copies)
         state.room, state.cache = room, room.cache
+        if state.pending is not None:
+            state.recall(state.pending)
         state.pending = state.mask = None
 
     def _size(self, state: StaticState, cache: Cache, texts: int) -> Size:

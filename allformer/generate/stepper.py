@@ -57,6 +57,9 @@ class State:
         first = torch.arange(rows, device=beam.device)[:, None] * beams
         self.select((first + beam).flatten(), sources=False)
 
+    def plainly(self) -> None:
+        """Be as the plain steppers have it, so that it can be cut, and kept for another search."""
+
     def close(self) -> None:
         """Nothing more is asked of it."""
 

@@ -107,11 +107,9 @@ MUTANTS: list[Mutant] = [
         "if cross:", "if False:", "static, source", "cache shrunk", **ANY),
     # --- static -----------------------------------------------------------------------------------
     bug("static: keys one slot late", "sees what is not there", f"{STATIC}.update",
-        "self._keys.index_copy_(2, places.query[0], k)",
-        "self._keys.index_copy_(2, places.query[0] + 1, k)", "static"),
+        "keys.index_copy_(2, at, k)", "keys.index_copy_(2, at + 1, k)", "static"),
     bug("static: values at the front", "forgets its past", f"{STATIC}.update",
-        "self._values.index_copy_(2, places.query[0], v)",
-        "self._values[:, :, : v.shape[2]] = v", "static"),
+        "values.index_copy_(2, at, v)", "values[:, :, : v.shape[2]] = v", "static"),
     bug("static: counter stands still", "every step overwrites the first",
         "states.state:Cache.advance", "self.length += width", "pass", "static"),
     bug("static: counter is a copy", "a captured graph reads an old number",

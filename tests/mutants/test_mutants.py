@@ -21,6 +21,7 @@ from tests.mutants import (
     drawing,
     families,
     gguf,
+    fixed,
     hearing,
     images,
     linear,
@@ -55,6 +56,7 @@ ROOMS = (
     sound_learning,
     audiolm,
     gguf,
+    fixed,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

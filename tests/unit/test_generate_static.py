@@ -5,6 +5,8 @@ On a CPU the graphs are lists of operations (`tests/recorded.py`); a GPU has its
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -29,12 +31,26 @@ KEPT = {"return_dict_in_generate": True, "output_scores": True, "output_logits":
 
 
 @pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast() -> Iterator[None]:
     """The CPU counts as a device with graphs."""
-    monkeypatch.setattr(static, "DEVICES", ("cuda", "cpu"))
-    monkeypatch.setitem(graph.CAPTURES, "cpu", Recorded)
-    for kind in CONFIGS:
-        model(kind).__dict__.pop("_rooms", None)
+    with counted():
+        yield
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(static, "DEVICES", ("cuda", "cpu"))
+        patch.setitem(graph.CAPTURES, "cpu", Recorded)
+        for kind in CONFIGS:
+            model(kind).__dict__.pop("_rooms", None)
+        yield
+
+
+def fast_check(check: Callable[[], None]) -> None:
+    """A check as a test has it, outside of one."""
+    with counted():
+        check()
 
 
 def both(net: Any, ids: Tensor, mask: Tensor | None = None, **options: Any) -> tuple[Any, Any]:
@@ -140,14 +156,19 @@ def test_short_requests_go_the_plain_way():
 @pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("search", ["greedy", "beams"])
 @pytest.mark.parametrize("kind", ["llama", "window", "paper"])
-def test_a_text_that_outgrows_its_room_goes_on_in_a_larger_one(kind, search, monkeypatch):
-    monkeypatch.setattr(static, "SPARE", 3)
-    monkeypatch.setattr(room, "_LEAST", 8)
+def test_a_text_that_outgrows_its_room_goes_on_in_a_larger_one(kind, search):
+    check_growing(kind, search)
+
+
+def check_growing(kind: str, search: str) -> None:
+    """Room is made for little more than there is, and steps reach no further than they must."""
     net = model(kind)
-    alike(*both(net, *batch(net), max_new_tokens=50, eos_token_id=None, **SEARCHES[search]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(static, "SPARE", 3)
+        patch.setattr(room, "_LEAST", 8)
+        alike(*both(net, *batch(net), max_new_tokens=50, eos_token_id=None, **SEARCHES[search]))
     sizes = [size.room for size in Rooms.of(net).idle]
     assert len(sizes) > 1, "it has not grown"
-    assert all(r.size.room >= 8 for r in Rooms.of(net).idle.values())
     reached = {reach for r in Rooms.of(net).idle.values() for reach in r.graphs}
     assert len(reached) >= len(sizes)
 
@@ -201,6 +222,11 @@ def test_the_next_call_replays_from_its_first_step_on():
 
 @pytest.mark.usefixtures("fast")
 def test_graphs_go_with_the_weights_that_they_were_captured_with():
+    check_again()
+
+
+def check_again() -> None:
+    """Graphs of other weights are not replayed."""
     net = loud(replace(CONFIGS["llama"], head=LMHead(tied=False)), seed=3)
     ids, options = tokens(2, 6), {"max_new_tokens": 20, "eos_token_id": None}
     old = generate(net, ids, **options)
@@ -301,6 +327,40 @@ def test_sizes_come_in_few_numbers():
         64, 64, 96, 128, 192, 256, 1024
     ]  # fmt: skip
     assert [common(n) for n in (1, 7, 8, 9, 17, 64, 65, 130)] == [1, 7, 8, 16, 24, 64, 96, 160]
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("kind", [*CONFIGS, "linear"])
+def test_a_state_can_come_out_of_its_room_again(kind, beams):
+    net = built(kind) if kind == "linear" else model(kind)
+    ids, mask = batch(net)
+    encodes = kind in ("paper", "t5")
+    found = []
+    for ahead in (None, 30):
+        stepper = stepper_for(net)
+        assert isinstance(stepper, StaticStepper)
+        with torch.inference_mode():
+            state = stepper.open(ids, mask)
+            state.ahead = ahead
+            logits = stepper.prefill(ids[:, -1:] if encodes else ids, state)
+            each = torch.arange(len(ids)).repeat_interleave(beams)
+            state.spread(each, beams, True)
+            logits = [logits[each]]
+            for step in range(9):
+                if step == 4:
+                    state.keep(torch.tensor([0, 2, 3, 5]), together=beams)
+                if step == 6:
+                    assert (state.room is not None) == (ahead is not None)
+                    state.plainly()
+                    assert state.cache.length == (1 if encodes else ids.shape[1]) + 6
+                rows = (6 if step < 4 else 4) * beams
+                if beams > 1:
+                    state.move(tokens(rows // beams, beams, seed=step) % beams)
+                logits.append(stepper.step(tokens(rows, 1, seed=step), state).clone())
+            state.close()
+        found.append(logits)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
 # --- kernels of a few rows ------------------------------------------------------------------------

@@ -32,20 +32,16 @@ class SDPA:
         if _cudnn_serves(q, k, look, dropout):
             return _cudnn(q, k, v, look.causal, scale)
         mask = look.merged if look.bias is None or look.merged is None else look.merged.to(q.dtype)
-        gqa = q.shape[1] != k.shape[1]
+        shape, gqa = q.shape, q.shape[1] != k.shape[1]
         if gqa and mask is not None and q.shape[2] <= FEW:
             # torch's kernels that take a mask know no groups: it would write every key out again
-            # for each head that reads it.
-            (heads, new), (groups, size) = q.shape[1:3], (k.shape[1], q.shape[3])
-            folded = q.reshape(len(q), groups, -1, size)  # the heads of a group ask side by side
-            out = F.scaled_dot_product_attention(
-                folded, k, v, attn_mask=_folded(mask, groups, heads), dropout_p=dropout, scale=scale
-            ).reshape(len(q), heads, new, size)
-            return out if look.blind is None else out.masked_fill(look.blind, 0.0)
+            # for each head that reads it. So the heads of a group ask side by side.
+            mask, gqa = _folded(mask, k.shape[1], q.shape[1]), False
+            q = q.reshape(len(q), k.shape[1], -1, q.shape[3])
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=look.causal, scale=scale,
             enable_gqa=gqa,
-        )  # fmt: skip
+        ).reshape(shape)  # fmt: skip
         return out if look.blind is None else out.masked_fill(look.blind, 0.0)
 
 

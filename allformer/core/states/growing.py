@@ -46,6 +46,11 @@ class Growing(State):
     def fixed(self, rows: int, room: int, paths: Paths | None) -> State | None:
         return Static(room, paths, rows) if type(self) is Growing else None
 
+    def resume(self, fixed: State, rows: Tensor, length: int) -> None:
+        assert isinstance(fixed, Static)
+        self._keys, self._values = fixed.texts(rows, 0, length)
+        self.length = length
+
     def select(self, rows: Tensor) -> None:
         if self._keys is not None and self._values is not None:
             self._keys = self._keys.index_select(0, rows)

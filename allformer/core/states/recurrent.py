@@ -21,6 +21,10 @@ class Recurrent(State):
         plain = type(self) is Recurrent and paths is None
         return StaticRecurrent(rows) if plain else None
 
+    def resume(self, fixed: State, rows: Tensor, length: int) -> None:
+        assert isinstance(fixed, StaticRecurrent)
+        self.values = {name: x.index_select(0, rows) for name, x in fixed.values.items()}
+
     def select(self, rows: Tensor) -> None:
         for name, x in self.values.items():
             self.values[name] = x.index_select(0, rows)

@@ -47,6 +47,11 @@ class Ring(State):
     def fixed(self, rows: int, room: int, paths: Paths | None) -> State | None:
         return StaticRing(self.size + 1, paths, rows) if type(self) is Ring else None
 
+    def resume(self, fixed: State, rows: Tensor, length: int) -> None:
+        assert isinstance(fixed, StaticRing)
+        self._keys, self._values = fixed.texts(rows, max(0, length - self.size), length)
+        self.length = length
+
     def select(self, rows: Tensor) -> None:
         if self._keys is not None and self._values is not None:
             self._keys = self._keys.index_select(0, rows)

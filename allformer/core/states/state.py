@@ -55,6 +55,11 @@ class State:
         which become the first; all else is forgotten."""
         raise NotImplementedError
 
+    def resume(self, fixed: State, rows: Tensor, length: int) -> None:
+        """The way back: go on from what these texts have in a `fixed` form of this state, which has
+        read `length` tokens."""
+        raise NotImplementedError
+
     def select(self, rows: Tensor) -> None:
         """Keep, repeat and reorder rows: beam search moves beams."""
         raise NotImplementedError

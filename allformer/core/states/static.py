@@ -77,6 +77,23 @@ class Static(State):
     def held(self) -> tuple[Tensor, Tensor]:
         return self.memory
 
+    def texts(self, rows: Tensor, first: int, end: int) -> tuple[Tensor, Tensor]:
+        """What these texts (of B·K) have at places from `first` to `end`: R G S D each."""
+        place = torch.arange(first, end, device=rows.device)
+        slots = self._slots(place).expand(len(rows), -1)  # R S
+        if self.paths is not None:
+            slots = (
+                slots * self.beams
+                + self.paths.table[rows // self.beams, rows % self.beams][:, place]
+            )
+        keys, values = (
+            x.index_select(0, rows // self.beams).gather(
+                2, slots[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
+            )
+            for x in self.memory
+        )
+        return keys, values
+
     def fixed(self, rows: int, room: int, paths: Paths | None) -> State | None:
         return Static(room, paths, rows)
 
