@@ -224,6 +224,7 @@ def test_every_objective_is_explained_with_all_that_can_be_set(page):
         "docs/parallel",
         "docs/tasks",
         "docs/long",
+        "docs/generation",
         "docs/design",
         "docs/vision",
         "docs/audio",
