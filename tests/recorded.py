@@ -6,12 +6,16 @@ between the operations. So a step that is right when it is replayed here depends
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
+
+from allformer.generate import graph, static
 
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select")
 
@@ -67,3 +71,13 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.onto.note(func, args, kwargs or {})
+
+
+@contextmanager
+def by_graphs(worth: int = static.WORTH) -> Iterator[None]:
+    """Inside, the CPU counts as a device with graphs, for more than `worth` tokens to come."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(static, "DEVICES", ("cuda", "cpu"))
+        patch.setattr(static, "WORTH", worth)
+        patch.setitem(graph.CAPTURES, "cpu", Recorded)
+        yield

@@ -191,10 +191,11 @@ class Room:
         return self.graphs[reach]()
 
     def _reach(self, count: int) -> int:
-        grows = any(type(layer.own) is Static for layer in self.cache.layers)
-        if self.few is not None or not grows:
-            return self.size.room  # no more is read for it
-        return min(rounded(count), self.size.room)
+        """How many slots a step must reach; the whole room, where no more is read for it."""
+        states = (layer.own for layer in self.cache.layers)
+        most = max((state.room for state in states if isinstance(state, Static)), default=0)
+        reach = rounded(count)
+        return self.size.room if self.few is not None or reach >= most else reach
 
     def _pool(self) -> Any:
         """One graph's memory for what lies in between serves all: one runs at a time."""

@@ -7,7 +7,6 @@ captured with are no longer those of the model, and when it is too much.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -44,13 +43,12 @@ class Rooms:
             found.weights, found.refused = weights, None
         return found
 
-    def get(self, size: Size, make: Callable[[], Room]) -> Room:
-        """A room of that size for one search: one that is kept and no more than twice as large, or
-        a new one."""
+    def find(self, size: Size) -> Room | None:
+        """One that is kept, of that size or up to twice as large, for one search."""
         for key in reversed(self.idle):
             if key._replace(room=size.room) == size and size.room <= key.room <= 2 * size.room:
                 return self.idle.pop(key)
-        return make()
+        return None
 
     def give(self, room: Room) -> None:
         """A search is done with it."""

@@ -204,8 +204,7 @@ class StaticState(State):
         assert self.rooms is not None
         old = self.room
         size = size._replace(room=self.reach(old.model))
-        # One that is kept has gone to `idle`: what is taken over must not be given away before.
-        self.room = self.rooms.get(size, lambda: Room(old.model, size, old.cache))
+        self.room = self.rooms.find(size) or Room(old.model, size, old.cache)
         self.room.follow(old, texts)
         self.rooms.give(old)
         self.cache = self.room.cache
@@ -300,10 +299,12 @@ class StaticStepper:
         assert isinstance(cache.length, int)
         state.texts, state.length = texts, cache.length
         size = self._size(state, cache, texts)
-        if not _fits(rooms, size, cache, self.model.device):
-            state.plain = True
-            return
-        room = rooms.get(size, lambda: Room(self.model, size, cache))
+        room = rooms.find(size)
+        if room is None:
+            if not _fits(rooms, size, cache, self.model.device):
+                state.plain = True
+                return
+            room = Room(self.model, size, cache)
         room.take(cache, state.mask, texts // size.copies)
         state.room, state.cache = room, room.cache
         if state.pending is not None:
@@ -349,7 +350,9 @@ def _bytes(size: Size, cache: Cache) -> int:
     for layer in cache.layers:
         if isinstance(layer.own, Growing | Ring):
             keys = layer.own.held()[0]
-            slots = size.room if isinstance(layer.own, Growing) else layer.own.size + 1
+            slots = size.room
+            if isinstance(layer.own, Ring):
+                slots = min(slots, layer.own.size + 1)
             token = keys.shape[1] * keys.shape[3] * keys.element_size()
             total += 2 * size.texts * slots * token
         if layer.cross is not None:

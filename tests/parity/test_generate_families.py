@@ -12,6 +12,7 @@ import allformer as af
 from tests.parity import test_decoders, test_seq2seq_families, zoo
 from tests.parity.combos import beam_or_greedy, sampled
 from tests.parity.zoo import Case
+from tests.recorded import Recorded, by_graphs
 
 NAMES = [
     "llama grouped queries", "llama every option", "gpt2 plain", "marian plain",
@@ -66,7 +67,12 @@ def test_the_same_tokens(name, way, tmp_path):
     with zoo.unrounded(), torch.no_grad():
         wanted = theirs.generate(**inputs, max_new_tokens=14, use_cache=cached, **WAYS[way])
         got = ours.generate(**inputs, max_new_tokens=14, **WAYS[way])
+        made = Recorded.made
+        with by_graphs(worth=4):
+            fast = ours.generate(**inputs, max_new_tokens=14, **WAYS[way])
     assert got.tolist() == wanted.tolist()
+    assert fast.tolist() == wanted.tolist()
+    assert Recorded.made > made
     new = wanted[:, -14:]
     assert len({tuple(row) for row in new.tolist()}) > 1, "the model says one thing to everything"
 
@@ -113,3 +119,6 @@ def test_the_same_tokens_with_any_combination_of_options(name, seed, tmp_path):
         wanted = theirs.generate(**inputs, **theirs_too)
         torch.manual_seed(seed)
         assert ours.generate(**inputs, **options).tolist() == wanted.tolist()
+        torch.manual_seed(seed)
+        with by_graphs(worth=2):
+            assert ours.generate(**inputs, **options).tolist() == wanted.tolist()

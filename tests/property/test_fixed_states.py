@@ -46,15 +46,15 @@ CASES = [(name, padded) for name in DECODERS for padded in (False, True)]
 CASES = [case for case in CASES if case != ("codes", True)]
 
 
-def fixed(cache: Cache, rows: int, paths: Paths | None = None) -> Cache:
+def fixed(cache: Cache, rows: int, paths: Paths | None = None, room: int = ROOM) -> Cache:
     """Of a fixed size, going on from a cache."""
     made: list[State] = []
     for layer in cache.layers:
-        state = layer.own.fixed(rows, ROOM, paths)
+        state = layer.own.fixed(rows, room, paths)
         assert state is not None
         state.take(layer.own)
         made.append(state)
-    out = Cache(made, ROOM)
+    out = Cache(made, room)
     out.length = torch.tensor(cache.length)
     return out
 
@@ -156,6 +156,26 @@ def check_some_rows(kind: str) -> None:
     torch.testing.assert_close(got, whole(model, ids, None), rtol=1e-9, atol=1e-9)
 
 
+@torch.no_grad()
+def check_outgrown(kind: str) -> None:
+    """A room that is too small is left for a larger one, and no slot is looked at too early."""
+    model, ids, _, cache = begun(kind, 3, False)
+    mine = fixed(cache, 3, room=16)
+    for i in range(28):
+        length = WIDTH + i
+        if length == 16:
+            other = Cache([x.own.fixed(3, ROOM, None) for x in mine.layers])  # type: ignore[misc]
+            other.length = mine.length
+            for new, old in zip(other.layers, mine.layers, strict=True):
+                new.own.take(old.own, torch.arange(3))
+            mine = other
+        mine.room = -(-(length + 1) // 4) * 4  # a step reaches no further than it must
+        new_token = said(kind, 3, i)
+        got = model.step(new_token, mine)
+        ids = torch.cat([ids, new_token], 1)
+        torch.testing.assert_close(got, whole(model, ids, None), rtol=1e-9, atol=1e-9)
+
+
 def _stores(state: State) -> list[Tensor]:
     return [*state.values.values()] if isinstance(state, Recurrent) else [*state.held()]
 
@@ -186,6 +206,11 @@ def test_chosen_rows_go_on_in_another_state(kind):
     check_some_rows(kind)
 
 
+@pytest.mark.parametrize("kind", ["full", "windows", "long windows"])
+def test_a_room_that_is_too_small_is_left_for_a_larger_one(kind):
+    check_outgrown(kind)
+
+
 def test_each_state_has_its_fixed_form_or_none():
     def forms(kind: str) -> list[str]:
         states = [layer.own.fixed(1, 9, None) for layer in loud(SPREAD[kind]).new_cache().layers]
@@ -200,7 +225,7 @@ def test_each_state_has_its_fixed_form_or_none():
 
 def test_a_ring_of_a_fixed_size_cannot_be_taken_back():
     with pytest.raises(GenerationError, match="StaticRing cannot be taken back to 3 tokens"):
-        StaticRing(5).cut(3)
+        StaticRing(5, 9).cut(3)
 
 
 def test_sums_of_a_fixed_size_stay_where_they_are():

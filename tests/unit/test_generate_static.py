@@ -24,7 +24,7 @@ from allformer.generate.rooms import Rooms, forget
 from allformer.generate.static import StaticStepper, common, static_stepper, unfit
 from allformer.generate.stepper import DecoderStepper, stepper_for
 from tests.models import EOS, KINDS, SPREAD, loud, tokens
-from tests.recorded import Recorded
+from tests.recorded import Recorded, by_graphs
 from tests.unit.test_generate_steps import CONFIGS, ENDS, SEARCHES, batch, model, no_waiting
 
 KEPT = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
@@ -39,9 +39,7 @@ def fast() -> Iterator[None]:
 
 @contextmanager
 def counted() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(static, "DEVICES", ("cuda", "cpu"))
-        patch.setitem(graph.CAPTURES, "cpu", Recorded)
+    with by_graphs():
         for kind in CONFIGS:
             model(kind).__dict__.pop("_rooms", None)
         yield

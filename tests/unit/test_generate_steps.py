@@ -54,7 +54,9 @@ OPTIONS: dict[str, Any] = {
     "repetition_penalty": 1.1, "min_new_tokens": 2, "no_repeat_ngram_size": 3,
     "bad_words_ids": [[5], [6, 7]], "forced_eos_token_id": EOS, "renormalize_logits": True,
     "exponential_decay_length_penalty": (2, 1.01), "return_dict_in_generate": True,
-    "output_scores": True,
+    "output_scores": True, "encoder_repetition_penalty": 1.1, "encoder_no_repeat_ngram_size": 3,
+    "suppress_tokens": [8], "begin_suppress_tokens": [9], "sequence_bias": {(5, 6): 1.0},
+    "remove_invalid_values": True,
 }  # fmt: skip
 WARPS = {"top_k": 20, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95, "top_h": 0.9}
 

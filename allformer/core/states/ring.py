@@ -45,7 +45,7 @@ class Ring(State):
         return self._keys, self._values
 
     def fixed(self, rows: int, room: int, paths: Paths | None) -> State | None:
-        return StaticRing(self.size + 1, paths, rows) if type(self) is Ring else None
+        return StaticRing(self.size + 1, room, paths, rows) if type(self) is Ring else None
 
     def resume(self, fixed: State, rows: Tensor, length: int) -> None:
         assert isinstance(fixed, StaticRing)
