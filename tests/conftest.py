@@ -30,6 +30,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+if os.environ.get("TRITON_INTERPRET") == "1":
+    from tests import interpreted  # noqa: F401  (Triton's interpreter, made to run)
 for name, examples in (("usual", 25), ("thorough", 250)):
     hypothesis.settings.register_profile(
         name, derandomize=True, deadline=None, max_examples=examples, database=None
