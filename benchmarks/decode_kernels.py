@@ -33,6 +33,7 @@ from allformer.core.fused.gpu import one_query as gpu_attention
 from allformer.core.fused.gpu import times as gpu
 from allformer.core.fused.gpu.times import Tile
 from allformer.core.fused.matrix import Gain, Matrix
+from allformer.core.fused.turns import Turns
 from allformer.core.graph import Captured, on_side_stream
 from allformer.core.quantised import pack
 from allformer.core.states import Static
@@ -151,13 +152,14 @@ def attend(rows: int, groups: int, count: int, parts: int | None, limit: float) 
     memory = [torch.randn(rows, groups, room, size, device=DEVICE).to(BF16) for _ in range(2)]
     many = max(2, min(64, (1 << 29) // (2 * memory[0].nbytes)))
     layers = [[x.clone() for x in memory] for _ in range(many)]
-    angles = torch.randn(1, size // 2, device=DEVICE)
-    turn = angles.cos().to(BF16), angles.sin().to(BF16)
+    angles = torch.randn(room, size // 2, device=DEVICE)
+    turn = Turns(angles.cos().to(BF16), angles.sin().to(BF16))
     past = torch.tensor(count, device=DEVICE)
     ticks = torch.zeros(1024, dtype=torch.int32, device=DEVICE)
     wide = tuple(x.float() for x in memory)
+    exact_turn = Turns(turn.cos.float(), turn.sin.float())
     exact = attention.plain_one_query(
-        fused.float(), wide, past, None, (turn[0].float(), turn[1].float()), heads, size**-0.5
+        fused.float(), wide, past, None, exact_turn, heads, size**-0.5
     )
 
     def run(k: Tensor, v: Tensor) -> Tensor:

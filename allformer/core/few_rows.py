@@ -27,8 +27,9 @@ from allformer.core.fused import HALF, capturing, has_triton, modern
 from allformer.core.fused.feed import KNOWN
 from allformer.core.fused.matrix import Gain, Matrix, gain_of, matrix_of
 from allformer.core.fused.norm import add_norm, norm_of_sum
-from allformer.core.fused.one_query import Angles, one_query
+from allformer.core.fused.one_query import one_query
 from allformer.core.fused.times import FEW, FEW_PACKED, kernel_of, times
+from allformer.core.fused.turns import Turns
 from allformer.core.inputs import Side
 from allformer.core.relatives.rotary import Turn
 from allformer.core.states import Cache, Static
@@ -65,6 +66,7 @@ class FewRows:
         self.packed = any(x.bits is not None for layer in self.layers for x in _matrices(layer))
         mixer = stack.layers[0].attention.mixer
         self.heads, self.scale = mixer.heads, mixer.scale
+        self.angles: dict[int, Turns] = {}  # by room
         self.ticks = torch.zeros(TICKS, dtype=torch.int32, device=self.words.weight.device)
 
     @staticmethod
@@ -94,7 +96,8 @@ class FewRows:
         """
         past = cache.length
         assert isinstance(past, Tensor), "places are counted on the device"
-        x, turn = self._read(tokens, cache, keep, position_ids)
+        x = self._read(tokens, cache, keep, position_ids)
+        turn = self._turns(cache, position_ids)
         many = len(x) > FEW and not self.packed
         x = (self._many if many else self._few)(x, cache, past, keep, turn)
         cache.advance(1)
@@ -102,23 +105,31 @@ class FewRows:
 
     def _read(
         self, tokens: Tensor, cache: Cache, keep: Tensor | None, position_ids: Tensor | None
-    ) -> tuple[Tensor, Angles | None]:
-        """The tokens' vectors R dim, and the angles of their places."""
+    ) -> Tensor:
+        """The tokens' vectors, R dim."""
         stack = self.model.decoder
         grid = cache.grid(len(tokens), 1, keep)
         inputs = {"input_ids": tokens}
         if position_ids is not None:
             inputs["position_ids"] = position_ids
-        x = stack.source(Side(grid, inputs, tokens, grid.total))
-        relation = stack.relation(grid, x, position_ids)
-        turn = None
-        if isinstance(relation, Turn):
-            size = relation.cos.shape[-1]
-            turn = relation.cos.reshape(-1, size), relation.sin.reshape(-1, size)
-        return x[:, 0].contiguous(), turn
+        x: Tensor = stack.source(Side(grid, inputs, tokens, grid.total))
+        return x[:, 0].contiguous()
+
+    def _turns(self, cache: Cache, position_ids: Tensor | None) -> Turns | None:
+        """The angles of all places that the cache has room for, as the model has them."""
+        rotary, room = self.model.decoder.relative, cache.room
+        if rotary is None:
+            return None
+        assert room is not None
+        if room not in self.angles:  # kept: a captured graph knows where they lie
+            where = torch.arange(room, device=self.ticks.device)
+            turn: Turn = rotary(where, self.words.weight.dtype)
+            self.angles[room] = Turns(turn.cos.contiguous(), turn.sin.contiguous())
+        told = None if position_ids is None else position_ids.flatten()
+        return self.angles[room]._replace(where=told)
 
     def _few(
-        self, x: Tensor, cache: Cache, past: Tensor, keep: Tensor | None, turn: Angles | None
+        self, x: Tensor, cache: Cache, past: Tensor, keep: Tensor | None, turn: Turns | None
     ) -> Tensor:
         for layer, state in zip(self.layers, cache.layers, strict=True):
             own, feed = layer.norms
@@ -130,7 +141,7 @@ class FewRows:
         return x
 
     def _many(
-        self, x: Tensor, cache: Cache, past: Tensor, keep: Tensor | None, turn: Angles | None
+        self, x: Tensor, cache: Cache, past: Tensor, keep: Tensor | None, turn: Turns | None
     ) -> Tensor:
         h: Tensor | None = None  # not yet added
         with capturing():  # the kernels of training serve
@@ -145,7 +156,7 @@ class FewRows:
             return x + h if final is None else norm_of_sum(x, h, final)
 
     def _attend(
-        self, fused: Tensor, state: Any, past: Tensor, keep: Tensor | None, turn: Angles | None
+        self, fused: Tensor, state: Any, past: Tensor, keep: Tensor | None, turn: Turns | None
     ) -> Tensor:
         assert isinstance(state, Static)
         return one_query(fused, state.memory, past, keep, turn, self.heads, self.scale, self.ticks)

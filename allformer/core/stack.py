@@ -140,7 +140,7 @@ class Stack(nn.Module):
         if cache is None and self.blank:
             return self._from_blank(x, layout, kernel, inputs)[:, :front]
         if relation is None:
-            relation = self.relation(layout, x, inputs.get("position_ids"))
+            relation = self._relation(layout, x, inputs.get("position_ids"))
         between = self._between(x, inputs)
         scene = Scene(layout, layout, x.device, x.dtype, self.config.causal, kernel, relation)
         told: dict[str, Any] = {"inputs": inputs, "stack": self.config, "head": head}
@@ -262,8 +262,7 @@ class Stack(nn.Module):
         shape = source.cut(*inputs["pixel_values"].shape[2:])
         return tap(self, "between", self.between(shape, source.placed, x))
 
-    def relation(self, layout: Layout, x: Tensor, position_ids: Tensor | None) -> Relation:
-        """What its relative position works out for a call, once for all layers."""
+    def _relation(self, layout: Layout, x: Tensor, position_ids: Tensor | None) -> Relation:
         if self.relative is None:
             return PLAIN
         alike = all(block.attention.mixer.distances for block in self.config.blocks)

@@ -16,6 +16,7 @@ from allformer import config
 from allformer.core.few_rows import FewRows, fits
 from allformer.core.fused import has_triton, one_query, times
 from allformer.core.fused.matrix import Gain, Matrix, matrix_of
+from allformer.core.fused.turns import Turns
 from allformer.core.linear import Linear
 from allformer.core.quantised import Quantised, pack
 from allformer.core.states import Cache, Static
@@ -260,12 +261,14 @@ def test_one_query_looks_and_remembers_as_plainly(parts, heads, groups, size, tu
     rows, room = 2, 200
     fused = random(rows, (heads + 2 * groups) * size)
     memory = [random(rows, groups, room, size, seed=i) for i in range(2)]
-    keep = torch.rand(rows, room, device=DEVICE, generator=None) > 0.3
-    angles = random(rows, size // 2)
-    turn = (angles.cos(), angles.sin()) if turns else None
+    keep = random(rows, room + 8)[:, 4:-4] > -0.5  # rows of it lie further apart than those of keys
+    angles = random(room, size // 2)
+    where = torch.tensor([7, 190], device=DEVICE)
+    turn = Turns(angles.cos(), angles.sin()) if turns else None
     ticks = torch.zeros(rows * groups, dtype=torch.int32, device=DEVICE)
     for count, kept in ((0, None), (1, keep), (130, keep), (199, None)):
         past = torch.tensor(count, device=DEVICE)
+        turn = turn and turn._replace(where=None if kept is None else where)
         mine, hers = ([x.clone() for x in memory] for _ in range(2))
         theirs = one_query.plain_one_query(fused, tuple(hers), past, kept, turn, heads, 0.3)
         found = gpu.one_query(fused, *mine, past, kept, turn, heads, 0.3, ticks, parts)

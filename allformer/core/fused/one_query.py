@@ -12,9 +12,8 @@ from torch import Tensor
 
 from allformer.core.attend import attention_scores, attention_weights, mix
 from allformer.core.fused.times import by_kernel
+from allformer.core.fused.turns import Turns
 from allformer.core.look import blind_rows, make_look
-
-Angles = tuple[Tensor, Tensor]  # cos φ and sin φ, (R or 1) D/2
 
 
 def one_query(
@@ -22,7 +21,7 @@ def one_query(
     memory: tuple[Tensor, Tensor],
     past: Tensor,
     keep: Tensor | None,
-    turn: Angles | None,
+    turn: Turns | None,
     heads: int,
     scale: float,
     ticks: Tensor,
@@ -30,8 +29,8 @@ def one_query(
     """The context R H·D of the projections `fused` R (H+2G)·D.
 
     `memory` are keys and values, R G room D: `past` tokens (a counter on the device) are there, and
-    one more afterwards. `keep` R room is False where nobody stands. `ticks` are R·G zeros (int32),
-    in which a kernel counts; they are zeros again when it is done.
+    one more afterwards. `keep` R S is False where nobody stands, of all places that there can be by
+    now. `ticks` are R·G zeros (int32), in which a kernel counts; they are zeros again afterwards.
     """
     keys, values = memory
     if not by_kernel(fused):
@@ -46,7 +45,7 @@ def plain_one_query(
     memory: tuple[Tensor, Tensor],
     past: Tensor,
     keep: Tensor | None,
-    turn: Angles | None,
+    turn: Turns | None,
     heads: int,
     scale: float,
 ) -> Tensor:
@@ -56,18 +55,13 @@ def plain_one_query(
     parts = fused.view(len(fused), -1, size)  # R H+2G D
     q, k, v = torch.split(parts, [heads, groups, groups], dim=1)
     if turn is not None:
-        q, k = turned(q, turn), turned(k, turn)
+        q, k = turn.turned(q, past), turn.turned(k, past)
     keys.index_copy_(2, past[None], k[:, :, None])
     values.index_copy_(2, past[None], v[:, :, None])
-    there = torch.arange(keys.shape[2], device=keys.device) <= past
-    mask = (there[None] if keep is None else there & keep)[:, None, None]  # R 1 1 room
+    seen = keys.shape[2] if keep is None else keep.shape[1]
+    keys, values = keys[:, :, :seen], values[:, :, :seen]
+    there = torch.arange(seen, device=keys.device) <= past
+    mask = (there[None] if keep is None else there & keep)[:, None, None]  # R 1 1 S
     scores = attention_scores(q[:, :, None], keys, scale=scale)
     weights = attention_weights(scores, make_look(mask, blind=blind_rows(mask)))
     return mix(weights, values).flatten(1)
-
-
-def turned(x: Tensor, turn: Angles) -> Tensor:
-    """Heads R · D, their halves turned as pairs."""
-    cos, sin = (angle[:, None] for angle in turn)
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

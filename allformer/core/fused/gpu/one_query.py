@@ -20,6 +20,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from allformer.core.fused.gpu.dependent import chained, launch
+from allformer.core.fused.turns import Turns
 
 _BLOCK = 64  # keys of a tile
 _LEAST = 128  # keys that are worth a part
@@ -28,7 +29,7 @@ _STAGES = 3
 
 @triton.jit
 def _turned(base, at, d, there, cos, sin, D: tl.constexpr, TURNS: tl.constexpr):
-    """Features `d` of heads at `base + at`, turned by the angles of their row, rounded once."""
+    """Features `d` of heads at `base + at`, turned by the angles of their place, rounded once."""
     x = tl.load(base + at + d, mask=there, other=0.0)
     if TURNS:
         HALF: tl.constexpr = D // 2
@@ -66,7 +67,8 @@ def _gather(part, mass, out, at, inside, first, D: tl.constexpr, WIDE: tl.conste
 
 @triton.jit
 def _one_query(
-    fused, keys, values, past, keep, cos, sin, out, part, mass, ticks, room, row_angles, scale,
+    fused, keys, values, past, keep, cos, sin, where, out, part, mass, ticks, room, kept, told,
+    scale,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr,
     TURNS: tl.constexpr, KEEPS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
     CHAIN: tl.constexpr,
@@ -83,14 +85,17 @@ def _one_query(
     h, d, place = tl.arange(0, HEADS), tl.arange(0, WIDE), tl.arange(0, BLOCK)
     PER: tl.constexpr = H // G
     fused += row.to(tl.int64) * ((H + 2 * G) * D)
-    cos += row * row_angles
-    sin += row * row_angles
+    if TURNS:
+        spot = tl.load(where + row * told) * (D // 2)
+        cos += spot
+        sin += spot
     inside = (h < PER)[:, None] & (d < D)[None, :]
     at = (g * PER + h)[:, None] * D
     q = _turned(fused, at, d[None, :], inside, cos, sin, D, TURNS)  # HEADS WIDE
     keys += group.to(tl.int64) * room * D
     values += group.to(tl.int64) * room * D
-    keep += row.to(tl.int64) * room
+    if KEEPS:
+        keep += row.to(tl.int64) * kept
     high = tl.full([HEADS], float("-inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, WIDE], tl.float32)
@@ -163,10 +168,9 @@ def parts_of(groups: int, room: int, device: torch.device) -> int:
 
 def one_query(
     fused: Tensor, keys: Tensor, values: Tensor, past: Tensor, keep: Tensor | None,
-    turn: tuple[Tensor, Tensor] | None, heads: int, scale: float, ticks: Tensor,
-    parts: int | None = None,
+    turn: Turns | None, heads: int, scale: float, ticks: Tensor, parts: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """fused R (H+2G)·D, keys and values R G room D, keep R room, angles (R or 1) D/2 → R H·D.
+    """fused R (H+2G)·D, keys and values R G room D, keep R room → R H·D.
 
     `ticks` are at least R·G zeros (int32), and zeros again afterwards.
     """
@@ -179,11 +183,12 @@ def one_query(
     if parts > 1:
         part = fused.new_empty(rows * groups * parts * held, wide, dtype=torch.float32)
         mass = fused.new_empty(rows * groups * parts * held, 2, dtype=torch.float32)
-    cos, sin = turn or (out, out)
-    angles = 0 if turn is None or len(cos) == 1 else cos.shape[1]
+    cos, sin, where = turn or (out, out, None)
+    where = past if where is None else where  # of each row; or all stand where the new token does
+    keep = None if keep is None else keep.view(torch.uint8)
     _one_query[(rows * groups, parts)](
-        fused, keys, values, past, out if keep is None else keep.view(torch.uint8), cos, sin, out,
-        part, mass, ticks, room, angles, scale,
+        fused, keys, values, past, keep, cos, sin, where, out, part, mass, ticks, room,
+        0 if keep is None else keep.stride(0), where.stride(0) if where.numel() > 1 else 0, scale,
         H=heads, G=groups, D=size, WIDE=wide, HEADS=held, TURNS=turn is not None,
         KEEPS=keep is not None, PARTS=parts, BLOCK=_BLOCK, num_warps=4, num_stages=_STAGES,
         **launch(chained(fused.device)),
