@@ -47,12 +47,14 @@ SHAPES: dict[str, tuple[int, int, dict[str, bool]]] = {  # outputs, inputs, what
     "words": (32_000, 4096, {"norm": True}),
 }
 ROW = [Tile(4, 1024), Tile(8, 512), Tile(16, 512), Tile(8, 1024), Tile(16, 256), Tile(8, 512, 2),
-       Tile(16, 512, 8), Tile(8, 1024, 8), Tile(4, 2048, 8)]  # fmt: skip
+       Tile(16, 512, 8), Tile(8, 1024, 8), Tile(4, 2048, 8), Tile(16, 64, 4, 4, 4),
+       Tile(16, 128, 4, 4, 4, 1)]  # fmt: skip
 ROWS = [Tile(16, 64, 4, 4, 3), Tile(16, 128, 4, 4, 3), Tile(16, 128, 4, 4, 5),
         Tile(32, 64, 4, 4, 4), Tile(32, 128, 4, 4, 4), Tile(16, 128, 8, 8, 3),
         Tile(64, 64, 4, 1, 4)]  # fmt: skip
-PACKED = [Tile(16, 128, 4, 4, 3), Tile(16, 128, 4, 4, 5), Tile(32, 128, 4, 4, 4),
-          Tile(16, 128, 8, 8, 4), Tile(32, 128, 8, 8, 3), Tile(16, 128, 2, 2, 6)]  # fmt: skip
+PACKED = [Tile(16, 128, 4, 4, 4), Tile(16, 128, 4, 4, 6), Tile(32, 128, 4, 4, 4),
+          Tile(16, 128, 8, 8, 4), Tile(32, 128, 8, 8, 3), Tile(16, 128, 4, 4, 6, 1),
+          Tile(32, 128, 4, 4, 4, 1), Tile(16, 128, 8, 8, 4, 1)]  # fmt: skip
 Row = dict[str, Any]
 
 

@@ -19,19 +19,23 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from allformer.core.fused.gpu.dependent import chained, launch
+from allformer.core.fused.gpu.dependent import LINE, chained, fetch_ahead, launch
 from allformer.core.fused.gpu.feed import ACTS, _act
 from allformer.core.fused.matrix import Gain, Matrix
 
+_AHEAD = 16  # lines of each output that are asked for before it is known what they meet
+
 
 class Tile(NamedTuple):
-    """How the work is cut: outputs and inputs of a tile, warps; of `_rows` lanes and stages too."""
+    """How the work is cut: outputs and inputs of a tile, warps; of `_rows` lanes, stages, and how
+    many rows there are at least."""
 
     outputs: int
     inputs: int
     warps: int = 4
     lanes: int = 1
     stages: int = 1
+    rows: int = 8  # as many columns as tensor cores multiply at a time
 
 
 @triton.jit
@@ -203,17 +207,24 @@ def _rows(
     GROUP: tl.constexpr, SCALED: tl.constexpr, GROUPED: tl.constexpr, LEAST: tl.constexpr,
     ASM: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
     ADDS: tl.constexpr, CHAIN: tl.constexpr, ONE: tl.constexpr, ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, LANES: tl.constexpr,
+    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr,
+    LINES: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     row = tl.minimum(n, N - 1).to(tl.int64)
     r, lane = tl.arange(0, ROWS), tl.arange(0, LANES)
-    if CHAIN:
+    PER: tl.constexpr = 2 if BITS == 4 else 1  # numbers in a byte
+    if CHAIN:  # the first weights depend on nobody
+        ahead = tl.minimum(tl.arange(0, AHEAD) * LINES, K // PER - 1)
+        fetch_ahead(w + row[:, None] * (K // PER) + ahead[None, :])
+        if GATED:
+            fetch_ahead(g + row[:, None] * (K // PER) + ahead[None, :])
+        if SCALED:
+            fetch_ahead(scale + row * (K // GROUP))
         gdc_launch_dependents()
         gdc_wait()
     if NORM > 0:
         mean, rstd = _statistics(x, eps, K, WIDE, NORM)
-    PER: tl.constexpr = 2 if BITS == 4 else 1  # numbers in a byte
     within = (lane * (INPUTS // PER))[:, None, None] + tl.arange(0, INPUTS // PER)[None, None, :]
     byte = row[None, :, None] * (K // PER) + within
     spot = row[None, :, None] * (K // GROUP)
@@ -307,8 +318,9 @@ def times_rows(
         SCALED=bits != 16, GROUPED=bits != 16 and (group < K or matrix.least is not None),
         LEAST=matrix.least is not None, ASM=asm, BIAS=matrix.bias is not None,
         ACT=-1 if act is None else ACTS[act], GATED=gate is not None, ADDS=more is not None,
-        ONE=rows == 1, ROWS=max(16, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs,
-        INPUTS=tile.inputs, LANES=tile.lanes, num_warps=tile.warps, num_stages=tile.stages,
+        ONE=rows == 1, ROWS=max(tile.rows, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs,
+        INPUTS=tile.inputs, LANES=tile.lanes, AHEAD=_AHEAD,
+        LINES=LINE // matrix.weight.element_size(), num_warps=tile.warps, num_stages=tile.stages,
         **launch(chained(x.device)),
     )  # fmt: skip
     return out
@@ -323,7 +335,8 @@ def tile_of_rows(matrix: Matrix, rows: int, gated: bool) -> Tile:
     """A lane has as many inputs as share a scale, if they are not too many."""
     most = 128 if matrix.bits else 64
     inputs = min(most, matrix.group & -matrix.group)
-    return Tile(16, inputs, 4, 4, 3)
+    wide = gated or matrix.outputs > 8192  # enough for all multiprocessors in larger tiles too
+    return Tile(32 if wide else 16, inputs, 4, 4, 4)
 
 
 def _kind(norm: Gain | None) -> int:
