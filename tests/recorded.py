@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from allformer.generate import graph, static
+from allformer.generate import graph, static, static_state
 
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select")
 
@@ -74,10 +74,10 @@ class _Recorder(TorchDispatchMode):
 
 
 @contextmanager
-def by_graphs(worth: int = static.WORTH) -> Iterator[None]:
+def by_graphs(worth: int = static_state.WORTH) -> Iterator[None]:
     """Inside, the CPU counts as a device with graphs, for more than `worth` tokens to come."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(static, "DEVICES", ("cuda", "cpu"))
-        patch.setattr(static, "WORTH", worth)
+        patch.setattr(static_state, "WORTH", worth)
         patch.setitem(graph.CAPTURES, "cpu", Recorded)
         yield

@@ -28,6 +28,8 @@ from allformer.generate.graph import Graph
 
 _LEAST = 64
 
+AnyModel = DecoderOnlyModel | EncoderDecoderModel
+
 
 def rounded(count: int) -> int:
     """The next of 64, 96, 128, 192, 256, 384, …: as many as there are sizes that come often."""
@@ -35,6 +37,13 @@ def rounded(count: int) -> int:
     while size < count:
         size *= 2
     return size // 4 * 3 if size > _LEAST and size // 4 * 3 >= count else size
+
+
+def common(rows: int) -> int:
+    """The next number of rows that comes often: rows that nobody uses cost little, a graph for
+    every number much."""
+    step = 1 if rows <= 8 else 8 if rows <= 64 else 32
+    return -(-rows // step) * step
 
 
 class Size(NamedTuple):
@@ -57,9 +66,7 @@ class Size(NamedTuple):
 class Room:
     """Of a model and a size; `like` is a cache of the same kind, for what its layers remember."""
 
-    def __init__(
-        self, model: DecoderOnlyModel | EncoderDecoderModel, size: Size, like: Cache
-    ) -> None:
+    def __init__(self, model: AnyModel, size: Size, like: Cache) -> None:
         self.model, self.size, device = model, size, model.device
         self.paths = None
         if size.forked:
@@ -118,15 +125,17 @@ class Room:
         elif mask is not None:
             self._pad(mask, rows)
 
-    def follow(self, other: Room, texts: Tensor) -> None:
+    def follow(self, other: Room, texts: Tensor, spend: bool = False) -> None:
         """Go on from these texts of another room, whole groups of copies where this one has any;
-        they become the first."""
+        they become the first. `spend`: it gives its memory back layer by layer, and is no more."""
         copies, had = self.size.copies, other.size.copies
         rows = texts[::copies] // had  # B: their sources
         stored = rows if self.size.forked else texts
         for mine, old in zip(self.cache.layers, other.cache.layers, strict=True):
             mine.own.take(old.own, stored)
             self._look_across(mine, old.cross, rows)
+            if spend:
+                old.own, old.cross = State(), None
         self.counter.copy_(other.counter)
         if self.paths is not None and other.paths is not None:
             self.paths.take(other.paths, rows)

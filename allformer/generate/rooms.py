@@ -6,6 +6,7 @@ captured with are no longer those of the model, and when it is too much.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from itertools import chain
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from allformer.core.model import Model
+from allformer.core.states import Cache, Growing, Ring, State, Static, StaticRing
 from allformer.generate.room import Room, Size
 
 MOST = 8  # rooms that are kept; the one that was not used for longest gives way
@@ -81,6 +83,46 @@ def _addresses(model: Model[Any]) -> list[Any]:
         (x.data_ptr(), x.dtype, x.device, x.shape, 0 if x.is_inference() else x._version)
         for x in both
     ]
+
+
+def fits(rooms: Rooms, size: Size, cache: Cache, device: torch.device) -> bool:
+    """Whether there is memory for a room that goes on from a cache, if need be that of rooms that
+    are kept."""
+    if device.type != "cuda":
+        return True
+    need = bytes_of(size, cache)
+    if need > _free(device):
+        rooms.drop()
+        torch.cuda.empty_cache()
+    return need <= _free(device)
+
+
+def bytes_of(size: Size, cache: Cache) -> int:
+    """What keys and values will take in a room that goes on from a cache."""
+    total = 0
+    for layer in cache.layers:
+        if isinstance(layer.own, Growing | Ring | Static):
+            keys = layer.own.held()[0]
+            token = keys.shape[1] * keys.shape[3] * keys.element_size()
+            total += 2 * size.texts * min(size.room, _most(layer.own)) * token
+        if layer.cross is not None:
+            keys = layer.cross[0]
+            total += 2 * size.rows * size.source * keys.shape[2] * keys.element_size()
+    return total
+
+
+def _most(state: State) -> int:
+    """Slots that it can use, however many there are."""
+    if isinstance(state, Ring):
+        return state.size + 1
+    return state.size if isinstance(state, StaticRing) else sys.maxsize
+
+
+def _free(device: torch.device) -> int:
+    """Bytes, those among them that torch holds and nobody uses."""
+    free, _ = torch.cuda.mem_get_info(device)
+    spare: int = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free) + spare
 
 
 def _budget(device: torch.device) -> float:

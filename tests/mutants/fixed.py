@@ -30,7 +30,7 @@ KILLERS: dict[str, Callable[[], None]] = {
 }
 STATIC, RING, PATHS = "states.static:Static", "states.static_ring:StaticRing", "states.paths:Paths"
 SUMS = "states.recurrent:_Still"
-ROOM, STATE = "allformer.generate.room:Room", "allformer.generate.static:StaticState"
+ROOM, STATE = "allformer.generate.room:Room", "allformer.generate.static_state:StaticState"
 ANY = {"raises": Exception}
 
 MUTANTS: list[Mutant] = [

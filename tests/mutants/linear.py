@@ -52,7 +52,7 @@ MUTANTS: list[Mutant] = [
     bug("draws all of one length", "a biased estimate", "mixers.features:orthogonal",
         "rows * lengths[:, None]", "rows * size**0.5 * 0.9", "favor draws"),
     bug("angles count padding", "padding on the left turns features",
-        "stack:Stack.relation", '"all" if alike else "kept"', '"all"', "elu turned, padding"),
+        "stack:Stack._relation", '"all" if alike else "kept"', '"all"', "elu turned, padding"),
     bug("padding is projected", "shorter rows leak", f"{LOW}:LowRank.forward",
         "x.gather(1, cells) * plan.real[..., None, None]", "x.gather(1, cells)",
         "low rank padding"),

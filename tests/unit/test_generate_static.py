@@ -18,10 +18,10 @@ from torch import Tensor
 
 from allformer.config import LMHead
 from allformer.core import few_rows
-from allformer.generate import graph, room, rooms, rows, static
+from allformer.generate import graph, room, rooms, rows, static, static_state
 from allformer.generate.generate import generate
 from allformer.generate.rooms import Rooms, forget
-from allformer.generate.static import StaticStepper, common, static_stepper, unfit
+from allformer.generate.static import StaticStepper, static_stepper, unfit
 from allformer.generate.stepper import DecoderStepper, stepper_for
 from tests.models import EOS, KINDS, SPREAD, loud, tokens
 from tests.recorded import Recorded, by_graphs
@@ -143,7 +143,7 @@ def test_a_sound_is_written_down_by_graphs_too():
 @pytest.mark.usefixtures("fast")
 def test_short_requests_go_the_plain_way():
     net = model("gpt2")
-    alike(*both(net, *batch(net), max_new_tokens=static.WORTH, num_return_sequences=2,
+    alike(*both(net, *batch(net), max_new_tokens=static_state.WORTH, num_return_sequences=2,
                 do_sample=True))  # fmt: skip
     assert not Rooms.of(net).idle
 
@@ -162,13 +162,24 @@ def check_growing(kind: str, search: str) -> None:
     """Room is made for little more than there is, and steps reach no further than they must."""
     net = model(kind)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(static, "SPARE", 3)
+        patch.setattr(static_state, "SPARE", 3)
         patch.setattr(room, "_LEAST", 8)
         alike(*both(net, *batch(net), max_new_tokens=50, eos_token_id=None, **SEARCHES[search]))
     sizes = [size.room for size in Rooms.of(net).idle]
     assert len(sizes) > 1, "it has not grown"
     reached = {reach for r in Rooms.of(net).idle.values() for reach in r.graphs}
     assert len(reached) >= len(sizes)
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("kind", ["window", "paper"])
+def test_where_memory_is_short_a_room_is_spent_for_the_larger_one(kind, monkeypatch):
+    monkeypatch.setattr(static_state, "SPARE", 3)
+    monkeypatch.setattr(static_state, "fits", lambda *args: False)
+    monkeypatch.setattr(room, "_LEAST", 8)
+    net = model(kind)
+    alike(*both(net, *batch(net), max_new_tokens=50, eos_token_id=None, num_beams=2))
+    assert len(Rooms.of(net).idle) == 1
 
 
 def check_leaving(kind: str, search: str) -> None:
@@ -295,7 +306,7 @@ def test_no_more_rooms_are_kept_than_there_is_place_for(monkeypatch):
 
 @pytest.mark.usefixtures("fast")
 def test_without_memory_for_a_room_the_plain_way_is_taken(monkeypatch):
-    monkeypatch.setattr(static, "_fits", lambda *args: False)
+    monkeypatch.setattr(static, "fits", lambda *args: False)
     net = model("paper")
     for search in ("greedy", "drawn", "beams"):
         alike(*both(net, *batch(net), max_new_tokens=20, eos_token_id=None, **SEARCHES[search]))
@@ -314,17 +325,18 @@ def test_what_a_room_takes_is_known_before_it_is_made():
         assert cache is not None
         state.length = 1
         size = stepper._size(state, cache, len(ids))
-        need = static._bytes(size, cache)
+        need = rooms.bytes_of(size, cache)
         stepper.step(ids[:, :1], state)
     assert state.room is not None
     assert state.room.bytes == need
+    assert rooms.bytes_of(size, state.room.cache) == need
 
 
 def test_sizes_come_in_few_numbers():
     assert [room.rounded(n) for n in (1, 64, 65, 97, 129, 200, 1000)] == [
         64, 64, 96, 128, 192, 256, 1024
     ]  # fmt: skip
-    assert [common(n) for n in (1, 7, 8, 9, 17, 64, 65, 130)] == [1, 7, 8, 16, 24, 64, 96, 160]
+    assert [room.common(n) for n in (1, 7, 8, 9, 17, 64, 65, 130)] == [1, 7, 8, 16, 24, 64, 96, 160]
 
 
 @pytest.mark.usefixtures("fast")
