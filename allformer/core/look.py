@@ -37,6 +37,14 @@ class Look(NamedTuple):
         mask = self.full_mask(bias.shape[-2], bias.shape[-1], bias.device)
         return make_look(mask, blind=self.blind, bias=bias)
 
+    def summed(self, dtype: torch.dtype) -> Look:
+        """The same with `merged` as numbers to add, 0 or −inf: kernels that want them so would work
+        them out again in every layer."""
+        if self.merged is None or self.merged.dtype != torch.bool:
+            return self
+        zeros = torch.zeros_like(self.merged, dtype=dtype)
+        return self._replace(merged=zeros.masked_fill(~self.merged, float("-inf")))
+
 
 def make_look(
     mask: Tensor | None, *, blind: Tensor | None = None, bias: Tensor | None = None

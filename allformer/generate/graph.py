@@ -8,6 +8,7 @@ either, and replayed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -28,18 +29,21 @@ class Graph:
     def __init__(
         self, call: Callable[[], Tensor], device: torch.device, pool: Callable[[], Any]
     ) -> None:
-        self.call, self.pool = call, pool
+        self.call, self.pool, self.device = call, pool, device
         self._capture = CAPTURES.get(device.type)
         self._warm = 0
         self.captured: Any = None
         self.refused: str | None = None  # why it cannot be captured
 
     def __call__(self) -> Tensor:
+        # What is captured, and where it is replayed, is a stream of the current device.
+        here = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
         result: Tensor
-        if self.captured is None and not self._record():
-            with capturing():  # the kernels that the graph has
-                return self.call()
-        result = self.captured.replay()
+        with here:
+            if self.captured is None and not self._record():
+                with capturing():  # the kernels that the graph has
+                    return self.call()
+            result = self.captured.replay()
         return result
 
     def _record(self) -> bool:

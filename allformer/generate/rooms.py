@@ -77,11 +77,14 @@ def forget(model: Model[Any]) -> None:
 
 def _addresses(model: Model[Any]) -> list[Any]:
     """Where the weights lie, which is what a graph knows of them, and how often they were written:
-    kernels may have a bias or a norm in a form of their own."""
+    kernels may have a bias or a norm in a form of their own. And how products are computed."""
     both = chain(model.parameters(), model.buffers())
     return [
-        (x.data_ptr(), x.dtype, x.device, x.shape, 0 if x.is_inference() else x._version)
-        for x in both
+        torch.get_float32_matmul_precision(),
+        *(
+            (x.data_ptr(), x.dtype, x.device, x.shape, 0 if x.is_inference() else x._version)
+            for x in both
+        ),
     ]
 
 

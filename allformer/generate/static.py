@@ -55,6 +55,8 @@ def unfit(model: AnyModel) -> str | None:
         return f"the model is on {model.device.type}, which has no graphs"
     if model.training:
         return "the model is in training mode: dropout draws anew in each step"
+    if torch.is_autocast_enabled(model.device.type):
+        return "autocast is on, which a graph would not ask again"
     if listening():
         return "somebody listens to the values inside"
     return _of_parts(model) or _of_layers(model) or Rooms.of(model).refused

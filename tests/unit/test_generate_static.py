@@ -411,6 +411,8 @@ def test_what_cannot_be_captured_goes_the_plain_way_and_says_why():
     assert unfit(net) is None
     assert unfit(net.train()) == "the model is in training mode: dropout draws anew in each step"
     layer = net.eval().decoder.layers[1].feed
+    with torch.autocast("cpu"):
+        assert unfit(net) == "autocast is on, which a graph would not ask again"
     hook = layer.register_forward_hook(lambda *args: None)
     assert unfit(net) == "decoder.layers.1.feed has a hook, which a graph would not call"
     hook.remove()

@@ -50,10 +50,15 @@ def capturing() -> Iterator[None]:
         _CAPTURING.reset(token)
 
 
+def in_graph() -> bool:
+    """Whether this is inside of `capturing`."""
+    return not torch.compiler.is_compiling() and _CAPTURING.get()
+
+
 def prepared() -> bool:
     """Whether the same sizes come again and again, so that what a kernel needs at first is no
     matter: somebody learns, or a graph is captured."""
-    return torch.is_grad_enabled() or (not torch.compiler.is_compiling() and _CAPTURING.get())
+    return torch.is_grad_enabled() or in_graph()
 
 
 def ready(x: Tensor, *weights: Tensor | None) -> bool:

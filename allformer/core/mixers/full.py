@@ -10,6 +10,7 @@ from torch import Tensor
 
 from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
+from allformer.core.fused import in_graph
 from allformer.core.fused.norm import NOTHING, Thinning
 from allformer.core.kernels import Case, Plan, choose
 from allformer.core.kernels.banded import Banded, band_of
@@ -94,6 +95,8 @@ class Full(Mixer):
             mask = mask_of(places, scene.causal, self.reach, self.dilation)
             blind = None if mask is None or places.real is None else blind_rows(mask)
             look = make_look(mask, blind=blind, bias=bias)
+        if in_graph():
+            look = look.summed(scene.dtype)
         return plan._replace(look=look, places=places)
 
     def narrow(self, plan: Plan) -> Plan | None:
