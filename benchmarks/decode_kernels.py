@@ -46,8 +46,8 @@ SHAPES: dict[str, tuple[int, int, dict[str, bool]]] = {  # outputs, inputs, what
     "down": (4096, 11_008, {"more": True}),
     "words": (32_000, 4096, {"norm": True}),
 }
-ROW = [Tile(4, 1024), Tile(8, 512), Tile(16, 512), Tile(8, 1024), Tile(16, 256), Tile(8, 512, 2),
-       Tile(16, 512, 8), Tile(8, 1024, 8), Tile(4, 2048, 8), Tile(16, 64, 4, 4, 4),
+ROW = [Tile(4, 512), Tile(4, 1024), Tile(8, 512), Tile(16, 512), Tile(8, 1024), Tile(16, 256),
+       Tile(8, 512, 2), Tile(16, 512, 8), Tile(8, 1024, 8), Tile(4, 2048, 8), Tile(16, 64, 4, 4, 4),
        Tile(16, 128, 4, 4, 4, 1)]  # fmt: skip
 ROWS = [Tile(16, 64, 4, 4, 3), Tile(16, 128, 4, 4, 3), Tile(16, 128, 4, 4, 5),
         Tile(32, 64, 4, 4, 4), Tile(32, 128, 4, 4, 4), Tile(16, 128, 8, 8, 3),

@@ -137,7 +137,7 @@ def packed(outputs, inputs, bits, group, least, bias, seed=0):
     low, high = (-128, 128) if bits == 8 else ((0, 16) if least else (-8, 8))
     q = torch.randint(low, high, (outputs, inputs), generator=generator)
     shape = outputs, inputs // group
-    scale = 0.01 + 0.1 * torch.rand(shape, generator=generator)
+    scale = (0.1 + torch.rand(shape, generator=generator)) / high
     lowest = torch.randn(shape, generator=generator) if least else None
     layer = Quantised(
         pack(q, bits, signed=not least), scale, lowest, bits=bits,
@@ -233,6 +233,31 @@ def test_few_rows_are_multiplied_as_plainly(form, rows, way):
     for lanes in (1, 4):
         tile = gpu.tile_of_rows(matrix, rows, False)._replace(lanes=lanes)
         close(gpu.times_rows(x, matrix, **around, tile=tile), hers)
+
+
+HALF = [torch.float16, torch.bfloat16] if CUDA else [torch.float16]  # the interpreter has no bf16
+
+
+@kernels
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("least", [False, True])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_four_bits_are_taken_apart_in_half_precision(dtype, least, rows):
+    from allformer.core.fused.gpu import times as gpu
+
+    matrix = packed(48, 256, 4, 64, least, True)._replace(bias=None)
+    x = random(rows, 256, dtype=dtype)
+    close(gpu.times_rows(x, matrix), times.plain_times(x.double(), matrix), 2e-3)
+
+
+@kernels
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_rows_are_normed_as_plainly(kind):
+    from allformer.core.fused.gpu import times as gpu
+
+    x = random(3, 80) * 2 + 1
+    norm = Gain(random(80, seed=1), random(80, seed=2) if kind == "layer" else None, 1e-5)
+    close(gpu.norm_rows(x, norm), times.normed(x, norm))
 
 
 def test_weights_say_which_kernel_takes_them():

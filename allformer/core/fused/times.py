@@ -66,10 +66,7 @@ def times(
     if kernel == "row":
         return gpu.times_row(x, matrix, norm, gate, act, more)
     if norm is not None and len(x) > 1:
-        from allformer.core.fused.gpu.norm import add_norm
-
-        x = add_norm(x, None, norm.weight, norm.bias, norm.eps, None, 0, 0.0)[1]
-        norm = None
+        x, norm = gpu.norm_rows(x, norm), None
     return gpu.times_rows(x, matrix, norm, gate, act, more)
 
 

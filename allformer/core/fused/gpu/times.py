@@ -61,6 +61,22 @@ def _normed(x, at, mean, rstd, weight, bias, there, NORM: tl.constexpr):
 
 
 @triton.jit
+def _norm_rows(
+    x, weight, bias, out, eps, K: tl.constexpr, WIDE: tl.constexpr, NORM: tl.constexpr,
+    CHAIN: tl.constexpr,
+):  # fmt: skip
+    if CHAIN:
+        gdc_launch_dependents()
+        gdc_wait()
+    at = tl.arange(0, WIDE)
+    x += tl.program_id(0) * K
+    mean, rstd = _statistics(x, eps, K, WIDE, NORM)
+    row = tl.load(x + at, mask=at < K, other=0.0)
+    y = _normed(row, at, mean, rstd, weight, bias, at < K, NORM)
+    tl.store(out + tl.program_id(0) * K + at, y, mask=at < K)
+
+
+@triton.jit
 def _rounded(x, like):
     """In fp32, as many digits as numbers at `like` have."""
     return x.to(like.dtype.element_ty).to(tl.float32)
@@ -297,6 +313,17 @@ def times_row(
     return out
 
 
+def norm_rows(x: Tensor, norm: Gain) -> Tensor:
+    """The norm of each row, R K, as `times_row` has it inside."""
+    rows, K = x.shape
+    out = torch.empty_like(x)
+    _norm_rows[(rows,)](
+        x, *_norm_of(norm), out, norm.eps, K=K, WIDE=triton.next_power_of_2(K), NORM=_kind(norm),
+        num_warps=8, **launch(chained(x.device)),
+    )  # fmt: skip
+    return out
+
+
 def times_rows(
     x: Tensor, matrix: Matrix, norm: Gain | None = None, gate: Matrix | None = None,
     act: str | None = None, more: Tensor | None = None, tile: Tile | None = None,
@@ -335,6 +362,8 @@ def tile_of_rows(matrix: Matrix, rows: int, gated: bool) -> Tile:
     """A lane has as many inputs as share a scale, if they are not too many."""
     most = 128 if matrix.bits else 64
     inputs = min(most, matrix.group & -matrix.group)
+    if rows > 16:  # what is multiplied takes as much room as the weights
+        return Tile(32, inputs, 8, 2, 3)
     wide = gated or matrix.outputs > 8192  # enough for all multiprocessors in larger tiles too
     return Tile(32 if wide else 16, inputs, 4, 4, 4)
 
