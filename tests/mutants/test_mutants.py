@@ -22,6 +22,7 @@ from tests.mutants import (
     families,
     gguf,
     fixed,
+    few_rows,
     hearing,
     images,
     linear,
@@ -57,6 +58,7 @@ ROOMS = (
     audiolm,
     gguf,
     fixed,
+    few_rows,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

@@ -149,6 +149,15 @@ def packed(outputs, inputs, bits, group, least, bias, seed=0):
     return matrix
 
 
+def check_packed():
+    for bits, group, least in ((8, 64, False), (8, 32, True), (4, 32, False), (4, 16, True)):
+        packed(8, 64, bits, group, least, True)
+
+
+def test_packed_weights_are_those_of_their_layer():
+    check_packed()
+
+
 def dense(outputs, inputs, bias, seed=0):
     torch.manual_seed(seed)
     return matrix_of(Linear(inputs, outputs, bias).to(DEVICE), torch.float32)
