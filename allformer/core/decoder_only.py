@@ -109,8 +109,9 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         position_ids: Tensor | None = None,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
+        every: bool = False,
     ) -> Tensor:
-        """Read the new tokens only, ids B T → logits of the last one B V.
+        """Read the new tokens only, ids B T → logits of the last one B V; `every`: of each, B T V.
 
         `attention_mask` covers cached and new tokens together.
         """
@@ -121,5 +122,7 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
         grid = cache.grid(ids.shape[0], ids.shape[1], keep)
         sides = {"decoder": Side(grid, inputs, ids, grid.total)}
         hidden = self.hidden(sides, dtype=dtype, kernel=kernel, cache=cache)["decoder"]
-        placed = self.vocab_head.placed
-        return self.logits(hidden[:, -1], grid.columns(ids.device)[-1:] if placed else None)
+        where = grid.columns(ids.device) if self.vocab_head.placed else None
+        if every:
+            return self.logits(hidden, where)
+        return self.logits(hidden[:, -1], None if where is None else where[-1:])

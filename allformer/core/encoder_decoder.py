@@ -97,8 +97,10 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         *,
         dtype: torch.dtype | None = None,
         kernel: str = "fast",
+        every: bool = False,
     ) -> Tensor:
-        """Decode the new tokens only, ids B T → logits of the last one B V.
+        """Decode the new tokens only, ids B T → logits of the last one B V; `every`: of each,
+        B T V.
 
         The first call computes the memory's keys and values into the cache; later calls need
         `memory_mask` alone.
@@ -110,7 +112,7 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         hidden = self.decoder(
             x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel
         )
-        return self.logits(hidden[:, -1])
+        return self.logits(hidden if every else hidden[:, -1])
 
     def shift_right(self, labels: Tensor) -> Tensor:
         """What the decoder reads while it predicts `labels`: the start token, then labels[:-1]."""

@@ -360,6 +360,26 @@ def test_a_state_is_reordered_and_cut():
     torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
+@torch.no_grad()
+def check_cut_before_hashing() -> None:
+    """A draft that made a row longer than a chunk had it hashed; without the draft it is not."""
+    model, ids = loud(tree(LSH(8, 2, seed=1), True, layers=2)), tokens(2, 20)
+    cache, other = model.new_cache(), model.new_cache()
+    for each in (cache, other):
+        model(input_ids=ids[:, :5], cache=each)
+    model(input_ids=ids[:, 9:17], cache=cache)
+    cache.cut(5)
+    said = []
+    for each in (cache, other):
+        steps = [model(input_ids=ids[:, i : i + 1], cache=each).logits for i in range(5, 14)]
+        said.append(torch.cat(steps, 1))
+    torch.testing.assert_close(*said, rtol=0, atol=1e-12)
+
+
+def test_a_draft_that_was_cut_off_leaves_no_hashes():
+    check_cut_before_hashing()
+
+
 # --- what makes no sense --------------------------------------------------------------------------
 
 

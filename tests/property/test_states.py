@@ -173,6 +173,25 @@ def check_ring() -> None:
 
 
 @torch.no_grad()
+def check_spare() -> None:
+    """A ring with some to spare can be taken back by as many, wherever it stands."""
+    ring, everything = Ring(5), torch.randn(2, 3, 30, 4)
+    ring.spare(3)
+    for done, chunk in ((0, 9), (9, 3), (12, 1)):
+        ring.update(everything[:, :, done : done + chunk], everything[:, :, :chunk], None)
+        assert ring._keys is not None
+        assert ring._keys.shape[2] == 8
+    assert [ring.cuts(length) for length in (13, 12, 11, 10, 9, 3)] == [True] * 4 + [False] * 2
+    ring.cut(10)
+    places = ring.places(Grid(2, 2, past=10), torch.device("cpu"))
+    assert places.key.tolist() == [list(range(5, 12))]
+    k, _ = ring.update(everything[:, :, 20:22], everything[:, :, 20:22], places)
+    assert torch.equal(k, everything[:, :, [*range(5, 10), 20, 21]])
+    with pytest.raises(GenerationError, match="Ring cannot be taken back to 9 tokens"):
+        ring.cut(9)
+
+
+@torch.no_grad()
 def check_pages() -> None:
     """Every page is free or belongs to one row, and what rows give up is free at once."""
     paged, x = Paged(6, SIZE), torch.randn(3, 2, 7, 5)
@@ -287,6 +306,10 @@ def test_rows_leave_with_their_source(state):
 
 def test_a_ring_keeps_what_the_window_needs():
     check_ring()
+
+
+def test_a_ring_with_some_to_spare_can_be_taken_back():
+    check_spare()
 
 
 def test_pages_are_free_or_belong_to_one_row():

@@ -117,6 +117,7 @@ class LSH(Mixer):
         buckets = _buckets(qk, hashes, own.keep)
         if isinstance(state, Hashed):
             state.hashes, state.buckets = hashes, buckets[..., :width]
+            state.since = width
         buckets = tap(self, "buckets", buckets)
         return buckets.argsort(dim=-1, stable=True).to(torch.int32)
 
@@ -170,6 +171,7 @@ class LSH(Mixer):
             if count >= c.chunk:
                 state.hashes = self._hashes(all_qk, count)
                 state.buckets = _buckets(all_qk, state.hashes, keep)
+                state.since = count
         else:
             assert state.hashes is not None
             state.buckets = torch.cat([state.buckets, _buckets(q, state.hashes, None)], -1)

@@ -56,5 +56,8 @@ class Growing(State):
             self._keys = self._keys.index_select(0, rows)
             self._values = self._values.index_select(0, rows)
 
+    def cuts(self, length: int) -> bool:
+        return True
+
     def cut(self, length: int) -> None:
         self.length = min(self.length, length)

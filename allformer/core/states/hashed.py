@@ -25,11 +25,14 @@ class Hashed(State):
     (B H R S) and the `hashes` that told them, which stay: else they would mean nothing for new
     tokens."""
 
+    pieces = False  # tokens read at once are sorted among themselves, a later one among all
+
     def __init__(self) -> None:
         self.qk: Tensor | None = None
         self.v: Tensor | None = None
         self.buckets: Tensor | None = None
         self.hashes: Hashes | None = None
+        self.since = 0  # how many tokens there were when the hashes were chosen
 
     def append(self, qk: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Remember new tokens; all of them."""
@@ -44,7 +47,12 @@ class Hashed(State):
             if mine is not None:
                 setattr(self, name, mine.index_select(0, rows))
 
+    def cuts(self, length: int) -> bool:
+        return True
+
     def cut(self, length: int) -> None:
+        if length < self.since:  # then nothing had been hashed yet
+            self.buckets, self.hashes, self.since = None, None, 0
         if self.qk is not None and self.v is not None:
             self.qk, self.v = self.qk[:, :, :length], self.v[:, :, :length]
         if self.buckets is not None:

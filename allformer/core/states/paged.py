@@ -70,6 +70,9 @@ class Paged(State):
             self._store[:, mine] = self._store[:, row]
         return mine
 
+    def cuts(self, length: int) -> bool:
+        return True
+
     def cut(self, length: int) -> None:
         self.length = min(self.length, length)
         keep = -(-self.length // self.size)

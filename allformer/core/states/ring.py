@@ -13,16 +13,24 @@ from allformer.core.states.static_ring import StaticRing
 
 
 class Ring(State):
-    """Keys and values of the last `size` tokens; older ones make room, in order."""
+    """Keys and values of the last `size` tokens; older ones make room, in order.
+
+    A few more are kept where the last ones may have to be forgotten again (`spare`).
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.more = 0  # tokens beyond `size`, out of reach of the last query
         self.length = 0  # tokens seen
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
 
+    @property
+    def _held(self) -> int:
+        return 0 if self._keys is None else self._keys.shape[2]
+
     def places(self, grid: Grid, device: torch.device) -> Places:
-        first = self.length - min(self.length, self.size)
+        first = self.length - self._held
         whole = grid.places(device)
         if not first:
             return whole
@@ -33,8 +41,8 @@ class Ring(State):
         if self._keys is not None and self._values is not None:
             k = torch.cat([self._keys, k], dim=2)
             v = torch.cat([self._values, v], dim=2)
-        self.length += k.shape[2] - (0 if self._keys is None else self._keys.shape[2])
-        first = max(0, k.shape[2] - self.size)
+        self.length += k.shape[2] - self._held
+        first = max(0, k.shape[2] - self.size - self.more)
         # copies: a view would keep the whole prompt alive
         self._keys, self._values = k[:, :, first:].clone(), v[:, :, first:].clone()
         return k, v
@@ -57,11 +65,19 @@ class Ring(State):
             self._keys = self._keys.index_select(0, rows)
             self._values = self._values.index_select(0, rows)
 
+    def spare(self, tokens: int) -> None:
+        self.more = tokens
+
+    def cuts(self, length: int) -> bool:
+        """What stood before the ring is gone: enough must be left for the next query."""
+        left = self._held - max(0, self.length - length)
+        return length >= self.length or left >= min(length, self.size)
+
     def cut(self, length: int) -> None:
         if self._keys is None or self._values is None or length >= self.length:
             return
-        lost = self.length - length
-        if self.length > self._keys.shape[2] and lost:  # what stood before the ring is gone
+        if not self.cuts(length):
             super().cut(length)
+        lost = self.length - length
         self._keys, self._values = self._keys[:, :, :-lost], self._values[:, :, :-lost]
         self.length = length

@@ -23,6 +23,7 @@ class State:
     """One layer's own memory. The plain one remembers nothing and cannot be taken back."""
 
     learns = False  # whether a training step goes through it as through none
+    pieces = True  # whether a text read in pieces gives what it gives when read at once
 
     def see(self, x: Tensor) -> None:
         """The hidden states that the layer is about to read, B T dim; told before all else."""
@@ -63,6 +64,13 @@ class State:
     def select(self, rows: Tensor) -> None:
         """Keep, repeat and reorder rows: beam search moves beams."""
         raise NotImplementedError
+
+    def spare(self, tokens: int) -> None:
+        """Up to `tokens` of the last ones may have to be forgotten again: keep what that takes."""
+
+    def cuts(self, length: int) -> bool:
+        """Whether `cut(length)` can be done."""
+        return False
 
     def cut(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
@@ -122,6 +130,15 @@ class Cache:
             layer.own.select(rows)
             if cross:
                 layer.select_cross(rows)
+
+    def spare(self, tokens: int) -> None:
+        """From now on up to `tokens` of the last ones may be cut off, whatever the layers keep."""
+        for layer in self.layers:
+            layer.own.spare(tokens)
+
+    def cuts(self, length: int) -> bool:
+        """Whether every layer can be taken back to its first `length` tokens."""
+        return all(layer.own.cuts(length) for layer in self.layers)
 
     def cut(self, length: int) -> None:
         """Forget all but the first `length` tokens: a draft that was not accepted."""
