@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
@@ -22,10 +23,11 @@ from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
 from allformer.generate.decode import decode
 from allformer.generate.options import DEFAULTS, GenerationConfig, settle
+from allformer.generate.prefix import Prefix
 from allformer.generate.processors import Processor, make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_other, read_prompt
 from allformer.generate.request import Draw, Generated, Request, Streamer
-from allformer.generate.stepper import padding_columns, stepper_for
+from allformer.generate.stepper import padding_columns, plain_stepper, stepper_for
 from allformer.generate.stop import Stop
 from allformer.generate.warp import make_warps
 
@@ -45,6 +47,7 @@ def generate(
     decoder_input_ids: Tensor | None = None,
     limits: Sequence[int] | None = None,
     processors: Sequence[Processor] = (),
+    prefix: Prefix | None = None,
     dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Any:
@@ -58,11 +61,14 @@ def generate(
     model's own (`model.provenance.generation`, if there is one). A decoder's prompts are padded on
     the left. `stop_strings` needs `tokenizer`. `limits` has for each row how many tokens it may
     get, where that is less than `max_new_tokens`. `processors` change the scores of each step
-    behind those that the options ask for (`generate/processors.py`). `dtype` is what is computed
-    in. What an encoder's mixers take (`global_attention_mask`) may be given too, and what it reads
-    in place of tokens (`input_features`).
+    behind those that the options ask for (`generate/processors.py`). `prefix` keeps what was read
+    for the next call (`generate/prefix.py`). `dtype` is what is computed in. What an encoder's
+    mixers take (`global_attention_mask`) may be given too, and what it reads in place of tokens
+    (`input_features`).
     """
-    stepper = stepper_for(model, dtype)
+    stepper = stepper_for(model, dtype)  # refuses what cannot generate
+    if prefix is not None:
+        stepper = plain_stepper(model, dtype)
     inputs = _of_encoder(model, options)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
     if not isinstance(generation, GenerationConfig | None):
@@ -72,6 +78,8 @@ def generate(
         )
     g = settle(*own_options(model), generation, options=options)
     check_together(g)
+    if prefix is not None:
+        _check_prefix(model, g)
     _warn_unused(g, options)
     beams = g.num_beams or 1
     if streamer is not None and beams > 1:
@@ -99,8 +107,13 @@ def generate(
                 request.limit = request.limit.minimum(_row_limits(limits, len(ids)))
             state = stepper.open(source, mask, g.use_cache is not False, **inputs)
             state.ahead = int(request.limit.max())
+            kept: AbstractContextManager[None] = nullcontext()
+            if prefix is not None:
+                alone = len(ids) * request.copies == 1
+                kept = prefix.lent(state, ids, model, dtype, alone)
             try:
-                found = (search_beams if beams > 1 else decode)(stepper, state, ids, request)
+                with kept:
+                    found = (search_beams if beams > 1 else decode)(stepper, state, ids, request)
             finally:
                 state.close()
     return _plain(found, g)
@@ -200,6 +213,16 @@ def _plain(found: Generated, g: GenerationConfig) -> Any:
     if not g.output_scores:
         found = replace(found, sequences_scores=None)
     return Generated(**{each.name: copied(getattr(found, each.name)) for each in fields(found)})
+
+
+def _check_prefix(model: EncoderDecoderModel | DecoderOnlyModel, g: GenerationConfig) -> None:
+    if isinstance(model, EncoderDecoderModel):
+        raise ConfigError(
+            "prefix is for a decoder: an encoder reads its source both ways, so that a beginning "
+            "in common says nothing; leave it out"
+        )
+    if g.use_cache is False:
+        raise ConfigError("use_cache=False leaves a prefix nothing to keep; leave one of them out")
 
 
 def _row_limits(limits: Sequence[int], rows: int) -> Tensor:

@@ -35,7 +35,8 @@ class State:
     mask: Tensor | None  # of the source, or of a decoder's prompt; True = a real token
     memory: Tensor | None = None  # the encoder's output
     skip: int = 0  # columns at the left that are padding in every row
-    read: Tensor | None = None  # without a cache: what was read so far
+    read: Tensor | None = None  # what was read so far: without a cache, or where it is recorded
+    record: bool = False  # whether it is, beside a cache
     ahead: int | None = None  # how many tokens may come in all; None: nobody has said
 
     def spread(self, rows: Tensor, copies: int, moves: bool) -> None:
@@ -75,10 +76,17 @@ class State:
 
     def unread(self, tokens: Tensor) -> Tensor:
         """What the model must read for these new tokens: all that there is, without a cache."""
-        if self.cache is not None:
+        if self.cache is not None and not self.record:
             return tokens
         self.read = tokens if self.read is None else torch.cat([self.read, tokens], dim=1)
-        return self.read
+        return self.read if self.cache is None else tokens
+
+    def forget(self, tokens: int) -> None:
+        """The last `tokens` that the cache has read are as if they had never been."""
+        assert self.cache is not None, "without a cache there is nothing to take back"
+        self.cache.cut(int(self.cache.length) - tokens)
+        if self.read is not None:
+            self.read = self.read[:, : self.read.shape[1] - tokens]
 
 
 class Stepper(Protocol):
@@ -95,6 +103,16 @@ class Stepper(Protocol):
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Read the new tokens (rows N) alone: the logits of what follows (rows V)."""
+
+
+class PlainStepper(Stepper, Protocol):
+    """One that can also try tokens out: `verify`, then `forget` those that were wrong."""
+
+    def verify(self, tokens: Tensor, state: State) -> Tensor:
+        """Read the new tokens (rows N): the logits of what follows each of them (rows N V)."""
+
+    def forget(self, tokens: int, state: State) -> None:
+        """Take back the last `tokens` that were read."""
 
 
 class EncoderDecoderStepper:
@@ -118,9 +136,21 @@ class EncoderDecoderStepper:
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Tokens that the cache has not seen."""
+        return self._read(tokens, state)
+
+    def verify(self, tokens: Tensor, state: State) -> Tensor:
+        """As `step`, of every token."""
+        return self._read(tokens, state, every=True)
+
+    def forget(self, tokens: int, state: State) -> None:
+        """The source stays."""
+        state.forget(tokens)
+
+    def _read(self, tokens: Tensor, state: State, every: bool = False) -> Tensor:
         new = state.unread(tokens)
         cache = self.model.new_cache() if state.cache is None else state.cache
-        logits = self.model.step(new, cache, state.memory, state.mask, dtype=self.dtype)
+        how: dict[str, Any] = {"dtype": self.dtype, "every": every}
+        logits = self.model.step(new, cache, state.memory, state.mask, **how)
         if state.cache is not None:
             state.memory = None  # the cache has its keys and values
         return widen(logits)
@@ -150,13 +180,26 @@ class DecoderStepper:
             state.mask = F.pad(state.mask, (0, tokens.shape[1]), value=True)
         return self._read(tokens, state)
 
-    def _read(self, tokens: Tensor, state: State) -> Tensor:
+    def verify(self, tokens: Tensor, state: State) -> Tensor:
+        """As `step`, of every token."""
+        if state.mask is not None:
+            state.mask = F.pad(state.mask, (0, tokens.shape[1]), value=True)
+        return self._read(tokens, state, every=True)
+
+    def forget(self, tokens: int, state: State) -> None:
+        """What was said goes out of the mask too."""
+        state.forget(tokens)
+        if state.mask is not None:
+            state.mask = state.mask[:, : state.mask.shape[1] - tokens]
+
+    def _read(self, tokens: Tensor, state: State, every: bool = False) -> Tensor:
         new, where = state.unread(tokens), None
         cache = self.model.new_cache() if state.cache is None else state.cache
         if state.mask is not None:
             # As in transformers' generate: only what is kept has a number, whatever the position.
             where = state.mask.cumsum(1)[:, -new.shape[1] :].sub(1).clamp_min(0)
-        logits = self.model.step(new, cache, state.mask, position_ids=where, dtype=self.dtype)
+        how: dict[str, Any] = {"dtype": self.dtype, "every": every}
+        logits = self.model.step(new, cache, state.mask, position_ids=where, **how)
         return widen(logits)
 
 
@@ -190,6 +233,15 @@ def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:
         f"{type(model).__name__} cannot generate: it has no decoder; "
         f"use a DecoderOnly or an EncoderDecoder"
     )
+
+
+def plain_stepper(
+    model: EncoderDecoderModel | DecoderOnlyModel, dtype: torch.dtype | None = None
+) -> PlainStepper:
+    """The stepper whose state can be taken back, kept for another call, and chosen."""
+    if isinstance(model, EncoderDecoderModel):
+        return EncoderDecoderStepper(model, dtype)
+    return DecoderStepper(model, dtype)
 
 
 def padding_columns(mask: Tensor | None) -> int:
