@@ -128,14 +128,16 @@ class Draw:
 
         The largest p/E with E exponential is a draw from p; the next one is a draw from the rest.
         """
-        p = scores.softmax(-1)
-        if self.before.maxlen and self.generator is not None:
-            self.before.append(self.generator.get_state())  # of the host: nothing is waited for
-        noise = torch.empty(self.rows, p.shape[-1], device=p.device)
-        noise.exponential_(generator=self.generator).clamp_min_(_TINY)  # 0/0 is not a number
-        ranked = p / noise[alive]
+        ranked = scores.softmax(-1) / self.noise(scores)[alive]
         rank, where = ranked.max(-1, keepdim=True) if count == 1 else ranked.topk(count)
         return where, rank
+
+    def noise(self, scores: Tensor) -> Tensor:
+        """E for each of all rows and each column of `scores` (… N): the next numbers there are."""
+        if self.before.maxlen and self.generator is not None:
+            self.before.append(self.generator.get_state())  # of the host: nothing is waited for
+        noise = torch.empty(self.rows, scores.shape[-1], device=scores.device)
+        return noise.exponential_(generator=self.generator).clamp_min_(_TINY)  # 0/0 is no number
 
 
 _TINY = torch.finfo(torch.float32).tiny
