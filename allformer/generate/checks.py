@@ -100,6 +100,19 @@ _RULES = (
         "do_sample", "use_cache", "renormalize_logits", "remove_invalid_values", "output_scores",
         "output_logits", "return_dict_in_generate",
     ),
+    _Rule(
+        lambda v: _whole(v) and 1 <= v <= 1_000,
+        "must be a whole number of at least 1, and at most a thousand", "try 10, or leave it out",
+        "prompt_lookup_num_tokens", "max_matching_ngram_size", "num_assistant_tokens",
+    ),
+    _Rule(
+        lambda v: v in ("constant", "heuristic", "heuristic_transient"), "is not a choice",
+        'try "constant" or "heuristic"', "num_assistant_tokens_schedule",
+    ),
+    _Rule(
+        lambda v: _number(v) and 0 <= v <= 1, "must lie in 0 … 1", "0 turns it off",
+        "assistant_confidence_threshold",
+    ),
     # Checkpoints write -1 for "none"; it is read as that where it is used.
     _Rule(_whole, "must be a token's id", "give one whole number", "pad_token_id", "bos_token_id"),
     _Rule(
@@ -164,6 +177,8 @@ def _check_forced(owner: Any) -> None:
 def check_together(settled: Any) -> None:
     """What can only be judged when all is settled: what `generate` is about to do."""
     beams, back = settled.num_beams or 1, settled.num_return_sequences or 1
+    if settled.prompt_lookup_num_tokens:
+        check_guessing(settled, "prompt_lookup_num_tokens")
     if settled.do_sample and settled.temperature == 0:
         raise ConfigError(
             "temperature=0 must be a number above 0; use do_sample=False for the likeliest token "
@@ -178,6 +193,14 @@ def check_together(settled: Any) -> None:
         raise ConfigError(
             f"num_return_sequences={back} must be at most num_beams={beams}; try num_beams={back}"
         )
+
+
+def check_guessing(settled: Any, name: str) -> None:
+    """Guesses are tried out on one sequence of each row, and taken back."""
+    if (settled.num_beams or 1) > 1:
+        raise ConfigError(f"{name} cannot guess for num_beams={settled.num_beams}; set num_beams=1")
+    if settled.use_cache is False:
+        raise ConfigError(f"{name} needs the cache; leave use_cache=False out")
 
 
 def as_tuple(value: int | tuple[int, ...] | None) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.errors import ConfigError
 from allformer.generate import static  # noqa: F401  (registers it)
+from allformer.generate.aids import Aids
 from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
 from allformer.generate.decode import decode
@@ -27,7 +27,7 @@ from allformer.generate.prefix import Prefix
 from allformer.generate.processors import Processor, make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_other, read_prompt
 from allformer.generate.request import Draw, Generated, Request, Streamer
-from allformer.generate.stepper import padding_columns, plain_stepper, stepper_for
+from allformer.generate.stepper import padding_columns, stepper_for
 from allformer.generate.stop import Stop
 from allformer.generate.warp import make_warps
 
@@ -48,6 +48,8 @@ def generate(
     limits: Sequence[int] | None = None,
     processors: Sequence[Processor] = (),
     prefix: Prefix | None = None,
+    assistant_model: EncoderDecoderModel | DecoderOnlyModel | None = None,
+    cache: str | None = None,
     dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Any:
@@ -62,13 +64,14 @@ def generate(
     the left. `stop_strings` needs `tokenizer`. `limits` has for each row how many tokens it may
     get, where that is less than `max_new_tokens`. `processors` change the scores of each step
     behind those that the options ask for (`generate/processors.py`). `prefix` keeps what was read
-    for the next call (`generate/prefix.py`). `dtype` is what is computed in. What an encoder's
-    mixers take (`global_attention_mask`) may be given too, and what it reads in place of tokens
-    (`input_features`).
+    for the next call (`generate/prefix.py`). `assistant_model`, a smaller one, guesses ahead: the
+    tokens are the same, and sooner there (`generate/speculative.py`). `cache="int8"` remembers keys
+    and values in eight bits (`core/states/int8.py`). `dtype` is what is computed in. What an
+    encoder's mixers take (`global_attention_mask`) may be given too, and what it reads in place of
+    tokens (`input_features`).
     """
     stepper = stepper_for(model, dtype)  # refuses what cannot generate
-    if prefix is not None:
-        stepper = plain_stepper(model, dtype)
+    aids = Aids(prefix, assistant_model, cache)
     inputs = _of_encoder(model, options)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
     if not isinstance(generation, GenerationConfig | None):
@@ -76,10 +79,9 @@ def generate(
             f"generation={type(generation).__name__} must be allformer's GenerationConfig; "
             f"try GenerationConfig.from_dict(generation.to_dict())"
         )
-    g = settle(*own_options(model), generation, options=options)
+    g = settle(*own_options(model), *aids.options(), generation, options=options)
     check_together(g)
-    if prefix is not None:
-        _check_prefix(model, g)
+    aids.check(model, g, options)
     _warn_unused(g, options)
     beams = g.num_beams or 1
     if streamer is not None and beams > 1:
@@ -105,17 +107,15 @@ def generate(
             request.processors = [*request.processors, *processors]
             if limits is not None:
                 request.limit = request.limit.minimum(_row_limits(limits, len(ids)))
-            state = stepper.open(source, mask, g.use_cache is not False, **inputs)
-            state.ahead = int(request.limit.max())
-            kept: AbstractContextManager[None] = nullcontext()
-            if prefix is not None:
-                alone = len(ids) * request.copies == 1
-                kept = prefix.lent(state, ids, model, dtype, alone)
-            try:
-                with kept:
+            if aids.asked(g):
+                found = aids.search(model, g, request, ids, source, mask, inputs, dtype)
+            else:
+                state = stepper.open(source, mask, g.use_cache is not False, **inputs)
+                state.ahead = int(request.limit.max())
+                try:
                     found = (search_beams if beams > 1 else decode)(stepper, state, ids, request)
-            finally:
-                state.close()
+                finally:
+                    state.close()
     return _plain(found, g)
 
 
@@ -206,23 +206,15 @@ def _plain(found: Generated, g: GenerationConfig) -> Any:
     """Outside of inference mode, so that what comes back can be trained on."""
 
     def copied(x: Any) -> Any:
-        return tuple(map(copied, x)) if isinstance(x, tuple) else x if x is None else x.clone()
+        if isinstance(x, tuple):
+            return tuple(map(copied, x))
+        return x.clone() if isinstance(x, Tensor) else x
 
     if not g.return_dict_in_generate:
         return copied(found.sequences)
     if not g.output_scores:
         found = replace(found, sequences_scores=None)
     return Generated(**{each.name: copied(getattr(found, each.name)) for each in fields(found)})
-
-
-def _check_prefix(model: EncoderDecoderModel | DecoderOnlyModel, g: GenerationConfig) -> None:
-    if isinstance(model, EncoderDecoderModel):
-        raise ConfigError(
-            "prefix is for a decoder: an encoder reads its source both ways, so that a beginning "
-            "in common says nothing; leave it out"
-        )
-    if g.use_cache is False:
-        raise ConfigError("use_cache=False leaves a prefix nothing to keep; leave one of them out")
 
 
 def _row_limits(limits: Sequence[int], rows: int) -> Tensor:

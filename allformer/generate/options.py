@@ -29,7 +29,8 @@ DEFAULTS: dict[str, Any] = {
     "num_beams": 1, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "typical_p": 1.0,
     "repetition_penalty": 1.0, "length_penalty": 1.0, "no_repeat_ngram_size": 0,
     "encoder_no_repeat_ngram_size": 0, "num_return_sequences": 1, "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0,
+    "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "num_assistant_tokens": 20,
+    "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.4,
 }  # fmt: skip
 
 
@@ -75,6 +76,12 @@ class GenerationConfig:
     exponential_decay_length_penalty: tuple[int, float] | None = None
     remove_invalid_values: bool | None = None
     renormalize_logits: bool | None = None
+    # how to guess ahead
+    prompt_lookup_num_tokens: int | None = None
+    max_matching_ngram_size: int | None = None
+    num_assistant_tokens: int | None = None
+    num_assistant_tokens_schedule: str | None = None  # constant, heuristic or heuristic_transient
+    assistant_confidence_threshold: float | None = None
     # special tokens
     pad_token_id: int | None = None
     bos_token_id: int | None = None

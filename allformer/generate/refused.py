@@ -21,7 +21,7 @@ def _never(way_out: str) -> Refused:
     return Refused(way_out, lambda value: value is None)
 
 
-_ONE_MODEL = "leave it out: the tokens are the same without an assistant, only later"
+_ONE_MODEL = "use assistant_model with the same tokeniser, or prompt_lookup_num_tokens"
 _BEAMS = "use num_beams alone, or do_sample=True with num_return_sequences for variety"
 _FORCED = "leave it out, or favour the words with sequence_bias"
 _IDS = "give input_ids"
@@ -37,12 +37,11 @@ REFUSED: dict[str, Refused] = {
     "watermarking_config": _never("leave it out"),
     "token_healing": _unless("leave it out, or cut the last token off the prompt", False),
     "cache_implementation": Refused(
-        "a quantised cache changes the numbers; leave it out", lambda value: value != "quantized"
+        'use cache="int8", which is of another make', lambda value: value != "quantized"
     ),
-    "assistant_model": _never(_ONE_MODEL),
     "assistant_tokenizer": _never(_ONE_MODEL),
     "assistant_early_exit": _never(_ONE_MODEL),
-    "prompt_lookup_num_tokens": _never(_ONE_MODEL),
+    "assistant_ensemble_weight": _never("leave it out: it would change what is drawn"),
     "use_mtp": _unless(_ONE_MODEL, False),
     "is_assistant": _unless(_ONE_MODEL, False),
     "logits_processor": Refused("leave it out, or use sequence_bias", lambda value: not value),
@@ -66,9 +65,7 @@ REFUSED: dict[str, Refused] = {
 # Names that change where or how fast the work is done, or nothing at all.
 INERT = frozenset({
     "cache_config", "max_cache_len", "low_memory", "compile_config", "disable_compile",
-    "continuous_batching_config", "prefill_chunk_size", "synced_gpus", "num_assistant_tokens",
-    "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_lookbehind",
-    "target_lookbehind", "assistant_ensemble_weight", "max_matching_ngram_size",
-    "speculation_type", "transformers_version", "_from_model_config", "_commit_hash",
-    "return_dict",
+    "continuous_batching_config", "prefill_chunk_size", "synced_gpus", "assistant_lookbehind",
+    "target_lookbehind", "speculation_type", "transformers_version", "_from_model_config",
+    "_commit_hash", "return_dict",
 })  # fmt: skip

@@ -25,6 +25,26 @@ class Streamer(Protocol):
 
 
 @dataclass
+class Speculation:
+    """How guessing went (`generate/speculative.py`), by row of the batch."""
+
+    rounds: int = 0  # steps of the model, the reading of the prompt included
+    proposed: int = 0  # tokens that were guessed
+    accepted: int = 0  # of those, what the model would have said itself
+
+    @property
+    def rate(self) -> float:
+        """The share of guesses that were right; 0 where there was none."""
+        return self.accepted / self.proposed if self.proposed else 0.0
+
+    def add(self, proposed: int, accepted: int) -> None:
+        """One round more."""
+        self.rounds += 1
+        self.proposed += proposed
+        self.accepted += accepted
+
+
+@dataclass
 class Generated:
     """Result of `generate` with `return_dict_in_generate=True`, by transformers' names."""
 
@@ -33,6 +53,7 @@ class Generated:
     scores: tuple[Tensor, ...] | None = None  # of each step, processed: running rows V
     logits: tuple[Tensor, ...] | None = None  # of each step, as the model gave them
     beam_indices: Tensor | None = None  # which beam each token was chosen from; −1: none
+    speculation: Speculation | None = None  # how many guessed tokens were right
 
 
 @dataclass

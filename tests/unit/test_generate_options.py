@@ -33,7 +33,9 @@ FULL = {
     "exponential_decay_length_penalty": [4, 1.1], "remove_invalid_values": True,
     "renormalize_logits": True, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": [3, 9],
     "decoder_start_token_id": 2, "return_dict_in_generate": True, "output_scores": True,
-    "output_logits": True,
+    "output_logits": True, "prompt_lookup_num_tokens": 5, "max_matching_ngram_size": 3,
+    "num_assistant_tokens": 6, "num_assistant_tokens_schedule": "heuristic",
+    "assistant_confidence_threshold": 0.3,
 }  # fmt: skip
 
 

@@ -227,5 +227,5 @@ def test_where_there_is_nothing_to_keep_it_says_so():
     source = loud(KINDS["seq2seq paper"])
     with pytest.raises(ConfigError, match="prefix is for a decoder"):
         generate(source, tokens(1, 4), prefix=Prefix(), max_new_tokens=2)
-    with pytest.raises(ConfigError, match="use_cache=False leaves a prefix nothing to keep"):
+    with pytest.raises(ConfigError, match="use_cache=False leaves prefix nothing to keep"):
         say("gpt2", tokens(1, 4), Prefix(), use_cache=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from allformer.core.states.growing import Growing
 from allformer.core.states.hashed import Hashed, Hashes
+from allformer.core.states.int8 import Int8, in_int8
 from allformer.core.states.paged import Paged
 from allformer.core.states.paths import Paths
 from allformer.core.states.recurrent import Recurrent, StaticRecurrent
@@ -19,6 +20,6 @@ from allformer.core.states.static import Static
 from allformer.core.states.static_ring import StaticRing
 
 __all__ = [
-    "Cache", "Growing", "Hashed", "Hashes", "LayerState", "Paged", "Paths", "Recurrent", "Ring",
-    "SegmentMemory", "State", "Static", "StaticRecurrent", "StaticRing",
+    "Cache", "Growing", "Hashed", "Hashes", "Int8", "LayerState", "Paged", "Paths", "Recurrent",
+    "Ring", "SegmentMemory", "State", "Static", "StaticRecurrent", "StaticRing", "in_int8",
 ]  # fmt: skip
