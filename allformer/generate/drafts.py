@@ -50,11 +50,14 @@ class Ngrams:
     """What followed the last `size` tokens (or fewer, down to one) where they last stood.
 
     `source` (caller's rows S) is looked in too: what an encoder has read. Where the text ends
-    before `count` tokens are found it is taken to go round: what repeats goes on repeating.
+    before `count` tokens are found it is taken to go round: what repeats goes on repeating. Where
+    all guesses were right there are twice as many the next time, and else one more than were right:
+    a text that does not repeat is not made slower by long guesses.
     """
 
     def __init__(self, count: int, size: int = NGRAM, source: Tensor | None = None) -> None:
         self.most, self.size, self.source = count, size, source
+        self.count = count  # now
 
     def propose(self, written: Written, count: int, noise: Tensor | None) -> Tensor:
         text = written.ids
@@ -63,11 +66,12 @@ class Ngrams:
         start, found = after_ngrams(text, self.size)
         if not bool(found.any()):
             return text[:, :0]
-        turn = torch.arange(min(self.most, count), device=text.device)
+        turn = torch.arange(min(self.count, count), device=text.device)
         return text.gather(1, start[:, None] + turn % (text.shape[1] - start)[:, None])
 
     def told(self, right: int, guessed: int) -> None:
-        """The next guess is another matter."""
+        if guessed:
+            self.count = min(self.most, 2 * guessed if right == guessed else right + 1)
 
     def select(self, rows: Tensor) -> None:
         """Nothing is remembered."""
