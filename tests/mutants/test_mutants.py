@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.mutants import (
+    ahead,
     answers,
     audiolm,
     blocks,
@@ -59,6 +60,7 @@ ROOMS = (
     gguf,
     fixed,
     few_rows,
+    ahead,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

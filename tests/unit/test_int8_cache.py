@@ -43,6 +43,8 @@ def check_error(dtype: torch.dtype, group: int) -> None:
     q, scale = quantised(x, group)
     assert q.dtype == torch.int8
     assert scale.shape == (2, 3, 7, 64 // group)
+    steps = x.double().view(2, 3, 7, -1, group) / scale.double().clamp_min(1e-99)[..., None]
+    assert ((steps.view(x.shape) - q).abs() <= 0.5001).all()
     again = widened(q, scale)
     assert again.dtype == dtype
     largest = x.double().view(2, 3, 7, -1, group).abs().amax(-1, keepdim=True)

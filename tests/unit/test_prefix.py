@@ -98,6 +98,10 @@ def check_rows() -> None:
     many = torch.cat([ids[:1].expand(3, -1), tokens(3, 4, seed=6)], 1)
     assert torch.equal(say("gpt2", many, one), say("gpt2", many))
     assert one.reused == 12
+    moved = many[[2, 0, 1]]
+    for _ in range(2):  # once more: what follows the last token must be asked for all the same
+        assert torch.equal(say("gpt2", moved, one), say("gpt2", moved))
+        assert one.reused == 15
 
 
 def test_rows_may_move_leave_and_multiply():

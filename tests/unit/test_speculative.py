@@ -165,6 +165,16 @@ def test_who_is_never_wrong_needs_few_rounds(schedule):
     assert done.rounds == {"constant": 6, "heuristic": 4}[schedule]  # 1 + 3 · 5; 1 + 3 + 5 + 7
 
 
+def check_given_back() -> None:
+    """Noise for what would have stood behind the end is as if it had never been drawn."""
+    for seed in range(3):
+        check_same("gpt2", "drawn", 1, seed, prompt_lookup_num_tokens=6)
+
+
+def test_chance_behind_the_end_is_given_back():
+    check_given_back()
+
+
 def test_an_unsure_guesser_stops():
     own = {"assistant_model": assistant("gpt2"), "num_assistant_tokens": 8}
     bold = check_same("gpt2", "drawn", assistant_confidence_threshold=0.0, **own)
@@ -336,14 +346,14 @@ def test_one_token_at_a_time_is_as_likely_too():
 
 
 def check_ngrams() -> None:
-    text = torch.tensor(
-        [[5, 6, 7, 5, 6, 8, 5, 6], [1, 2, 3, 4, 9, 3, 7, 3], [1, 2, 3, 4, 5, 6, 7, 8]]
-    )
+    texts = [[5, 6, 7, 5, 6, 8, 5, 6], [5, 6, 7, 9, 6, 8, 5, 6]]  # the latest of two; two beat one
+    texts += [[1, 2, 3, 4, 9, 3, 7, 3], [1, 2, 3, 4, 5, 6, 7, 8]]  # one, where two are new; none
+    text = torch.tensor(texts)
     start, found = after_ngrams(text, 2)
-    assert start.tolist()[:2] == [5, 6]  # the latest of two places; one token where two are new
-    assert found.tolist() == [True, True, False]
+    assert start.tolist()[:3] == [5, 2, 6]
+    assert found.tolist() == [True, True, True, False]
     assert after_ngrams(text, 4)[0].tolist()[0] == 5
-    assert after_ngrams(text[:, :1], 2)[1].tolist() == [False] * 3
+    assert after_ngrams(text[:, :1], 2)[1].tolist() == [False] * 4
 
 
 def test_the_latest_place_with_most_of_the_last_tokens_is_found():
