@@ -20,6 +20,7 @@ from allformer.generate.beams import search_beams
 from allformer.generate.checks import check_guessing
 from allformer.generate.decode import decode
 from allformer.generate.drafts import Ngrams, Smaller, make_draft, own_guessing
+from allformer.generate.fixed import quickest
 from allformer.generate.options import GenerationConfig
 from allformer.generate.prefix import Prefix
 from allformer.generate.request import Generated, Request
@@ -83,8 +84,13 @@ class Aids:
         dtype: torch.dtype | None,
     ) -> Generated:
         """What `request` asks for, from the prompt `ids`; the rest is for a stepper's `open`."""
-        draft = self._draft(model, g, source, mask, inputs, dtype)
+        draft = self._draft(model, g, source, dtype)
+        ahead = int(request.limit.max())
         stepper = plain_stepper(model, dtype)
+        if isinstance(draft, Smaller):
+            draft.open(ids.shape[1], ahead, source, mask, **inputs)
+        if draft is not None and self.prefix is None and self.cache is None:
+            stepper = quickest(model, ids.shape[1], ahead, draft.most + 1, dtype)
         state = stepper.open(source, mask, g.use_cache is not False, **inputs)
         if self.cache is not None and state.cache is not None:
             in_int8(state.cache)
@@ -103,14 +109,9 @@ class Aids:
         model: AnyModel,
         g: GenerationConfig,
         source: Tensor,
-        mask: Tensor | None,
-        inputs: Mapping[str, Tensor],
         dtype: torch.dtype | None,
     ) -> Ngrams | Smaller | None:
-        """Who guesses ahead, ready to; a source with the decoder's tokens is looked in too."""
+        """Who guesses ahead; a source with the decoder's tokens is looked in too."""
         stacks = model.config.stacks
         alike = len({stack.source.vocab for stack in stacks.values()}) == 1 and len(stacks) > 1
-        draft = make_draft(model, self.assistant_model, g, source if alike else None, dtype)
-        if isinstance(draft, Smaller):
-            draft.open(source, mask, **inputs)
-        return draft
+        return make_draft(model, self.assistant_model, g, source if alike else None, dtype)

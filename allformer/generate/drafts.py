@@ -15,9 +15,10 @@ from torch import Tensor
 
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.errors import ConfigError
+from allformer.generate.fixed import quickest
 from allformer.generate.options import GenerationConfig
 from allformer.generate.request import first_step
-from allformer.generate.stepper import State, plain_stepper
+from allformer.generate.stepper import State
 from allformer.generate.written import Written
 
 AnyModel = EncoderDecoderModel | DecoderOnlyModel
@@ -109,13 +110,18 @@ class Smaller:
         self.model, self.count, self.confidence = model, count, confidence
         self.heuristic = schedule.startswith("heuristic")
         self.most = max(count, FARTHEST) if self.heuristic else count
-        self.stepper = plain_stepper(model, dtype)
+        self.dtype = dtype
         self.room = model.config.decoder.longest
         self.read = 0  # columns of the text that its cache has
 
-    def open(self, source: Tensor, mask: Tensor | None, **inputs: Any) -> None:
-        """Before anything is read; the arguments are those of a stepper's `open`."""
+    def open(
+        self, prompt: int, ahead: int, source: Tensor, mask: Tensor | None, **inputs: Any
+    ) -> None:
+        """Before a prompt of so many tokens is read, behind which there may come `ahead`; the rest
+        is for a stepper's `open`."""
         where = self.model.device
+        # Two: its last guess, which it has not read, and what the model said behind that.
+        self.stepper = quickest(self.model, prompt, ahead, 2, self.dtype)
         inputs = {name: x.to(where) for name, x in inputs.items()}
         mask = None if mask is None else mask.to(where)
         self.state: State = self.stepper.open(source.to(where), mask, **inputs)

@@ -9,7 +9,7 @@ import torch
 
 from tests.mutants.mutants import Mutant, bug
 from tests.property import test_chunked, test_states
-from tests.unit import test_int8_cache, test_prefix, test_speculative
+from tests.unit import test_fixed_rounds, test_int8_cache, test_prefix, test_speculative
 
 KILLERS: dict[str, Callable[[], None]] = {
     "as likely": partial(test_speculative.check_distribution, "model"),
@@ -19,6 +19,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "guessed, windows": partial(test_speculative.check_guessed, "window", "greedy"),
     "guessed, source": partial(test_speculative.check_guessed, "t5", "greedy"),
     "chance given back": test_speculative.check_given_back,
+    "rounds replayed": partial(test_fixed_rounds.replayed, "llama", "drawn"),
     "n-grams found": test_speculative.check_ngrams,
     "n-grams guessed": test_speculative.check_guesses,
     "hashes cut": test_chunked.check_cut_before_hashing,
@@ -32,6 +33,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "eight bits, pieces": partial(test_int8_cache.check_pieces, "llama"),
 }
 SPECULATE, PREFIX = "allformer.generate.speculative", "allformer.generate.prefix"
+FIXED = "allformer.generate.fixed:FixedStepper"
 DRAFTS, STEPPER = "allformer.generate.drafts", "allformer.generate.stepper"
 
 MUTANTS: list[Mutant] = [
@@ -67,6 +69,14 @@ MUTANTS: list[Mutant] = [
         raises=Exception),
     bug("hashes of a draft stay", "Reformer sorts too soon", "states.hashed:Hashed.cut",
         "if length < self.since:", "if False:", "hashes cut"),
+    bug("fillers stay", "what filled a round up is looked at", f"{FIXED}.verify",
+        "self.forget(self.width - count, state)", "pass", "rounds replayed", raises=Exception),
+    bug("a round reads the tokens of the one that was captured", "a text that goes in circles",
+        "allformer.generate.fixed:Round.__call__", "self.given[:, : tokens.shape[1]] = tokens",
+        "self.given = tokens", "rounds replayed", raises=Exception),
+    bug("wrong guesses stay in a fixed memory", "later tokens look at what was never said",
+        f"{FIXED}.forget", "state.cache.length.sub_(tokens)", "pass", "rounds replayed",
+        raises=Exception),
     bug("the first place instead of the latest", "old news is repeated",
         f"{DRAFTS}:after_ngrams", "(alike * places).amax(1)",
         "(alike * places).masked_fill(~alike, 99).amin(1) % 99", "n-grams found"),
