@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from allformer.cli.ahead import Draft, Lookup, Memory, aids, fit_draft
 from allformer.cli.common import (
     AsJson,
     Device,
@@ -29,6 +30,7 @@ GENERATE = (
     'Examples: `allformer generate openai-community/gpt2 "Once upon a time" --top-p 0.9 --seed 1`; '
     '`allformer generate CHAT "Who wrote Faust?" --chat`; '
     "`allformer generate MODEL --file prompts.txt --json > written.jsonl`; "
+    '`allformer generate LARGE "Once upon a time" --draft SMALL`; '
     "`allformer generate runs/digits --audio prompt.wav --seconds 5 --out out.wav`"
 )
 SUMMARISE = (
@@ -50,6 +52,7 @@ Prefix = Annotated[str | None, typer.Option(help="Words to put before each text.
 
 
 def generate(
+    context: typer.Context,
     model: Model,
     text: Texts = None,
     file: File = None,
@@ -72,6 +75,9 @@ def generate(
     chat_template: Annotated[
         Path | None, typer.Option(help="A chat's template (jinja), instead of the checkpoint's.")
     ] = None,
+    draft: Draft = None,
+    lookup: Lookup = None,
+    cache: Memory = None,
     audio: Annotated[
         Path | None, typer.Option(help="A recording to go on with: MODEL has AudioLM's stages.")
     ] = None,
@@ -93,7 +99,7 @@ def generate(
         words = given(
             text=text, file=file, max_new_tokens=max_new_tokens, top_p=top_p, num_beams=num_beams,
             repetition_penalty=repetition_penalty, stop=stop, system=system, dtype=dtype,
-            chat_template=chat_template, chat=chat or None,
+            chat_template=chat_template, chat=chat or None, draft=draft, lookup=lookup, cache=cache,
         )  # fmt: skip
         return _sound(model, audio, seconds, out, words, temperature=temperature, top_k=top_k,
                       seed=seed, device=device, as_json=as_json)  # fmt: skip
@@ -118,8 +124,11 @@ def generate(
     if chat_template is not None:
         told["chat_template"] = read_text(chat_template)
     options |= told | given(seed=seed) | {"chat": chat}
+    options |= aids(context, draft, lookup, cache)
     source = read_source(text, file)
     pipeline = open_model(model, device, dtype)
+    if draft is not None:
+        options["assistant_model"] = fit_draft(draft, pipeline, device, dtype)
     if source.typed and not as_json and _one_by_one(pipeline, num_beams):
         _live(pipeline, source, options)
         return

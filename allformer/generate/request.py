@@ -43,6 +43,20 @@ class Speculation:
         self.proposed += proposed
         self.accepted += accepted
 
+    def __iadd__(self, other: Speculation) -> Speculation:
+        """Several calls together."""
+        self.rounds += other.rounds
+        self.proposed += other.proposed
+        self.accepted += other.accepted
+        return self
+
+    def __str__(self) -> str:
+        each = 1 + self.accepted / self.rounds if self.rounds else 0.0
+        return (
+            f"guessed {self.proposed:,} tokens, {self.rate:.0%} right · {self.rounds:,} steps of "
+            f"{each:.2f} tokens"
+        )
+
 
 @dataclass
 class Generated:

@@ -47,13 +47,15 @@ def write(
     `said` is what the checkpoint says of the task. `most(tokens)` is how many tokens may follow a
     text of so many, where neither caller nor checkpoint says: of an encoder-decoder each text has
     its own limit, whatever its neighbours. `special=False` when the special tokens are in the texts
-    already; `whole` warns of a text that has no end.
+    already; `whole` warns of a text that has no end. Among the options may be an `assistant_model`,
+    a `cache`, and a `Speculation` to which how guessing went is added (`guesses`).
     """
     decoder = isinstance(pipeline.model, DecoderOnlyModel)
     batch = _encode(pipeline, texts, decoder, special, truncate)
     device = pipeline.model.device
-    options = {**options, "return_dict_in_generate": False}
-    streamer = options.pop("streamer", None)
+    options = {**options, "return_dict_in_generate": True}
+    streamer, guesses = options.pop("streamer", None), options.pop("guesses", None)
+    helps = {name: options.pop(name, None) for name in ("assistant_model", "cache")}
     g = settings(pipeline, said, options)
     back = g.num_return_sequences or 1
     fixed = {
@@ -61,6 +63,7 @@ def write(
         "generator": _generator(seed, device),
         "tokenizer": pipeline.tokenizer,
         "streamer": streamer,
+        **helps,
     }
     out: list[list[str]] = [[] for _ in texts]
     cut = 0
@@ -79,8 +82,10 @@ def write(
     for rows, inputs in batches:
         width = inputs["input_ids"].shape[1]
         limits = _limits(pipeline, g, most, inputs["attention_mask"].sum(1).tolist(), width)
-        ids = pipeline.model.generate(**inputs, **fixed, **options | limits)
-        written = ids[:, max(1, width) if decoder else 1 :].tolist()
+        found = pipeline.model.generate(**inputs, **fixed, **options | limits)
+        if guesses is not None and found.speculation is not None:
+            guesses += found.speculation
+        written = found.sequences[:, max(1, width) if decoder else 1 :].tolist()
         if "limits" in limits:  # what follows is filler, which may look like an end
             written = [row[: limits["limits"][n // back]] for n, row in enumerate(written)]
         cut += sum(not _ended(g, row) for row in written)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -215,6 +216,37 @@ def test_options_that_draw_switch_drawing_on(allformer, checkpoint):  # noqa: F8
     greedy = allformer("generate", path, "Goethe", *short, "--temperature", 0)
     assert greedy.out == generate(path, "Goethe", max_new_tokens=8) + "\n"
     assert "warning" not in greedy.err
+
+
+def test_guesses_and_eight_bits_change_no_text_and_are_told_of(
+    allformer,
+    checkpoint,  # noqa: F811
+):
+    path, short = checkpoint("gpt2"), ("--max-new-tokens", 16)
+    want = allformer("generate", path, "Goethe", *short)
+    said = allformer("generate", path, "Goethe", *short, "--lookup", 5)
+    assert said.out == want.out
+    assert re.search(r"guessed \d+ tokens, \d+% right · \d+ steps of \d\.\d\d tokens", said.err)
+    said = allformer("generate", path, "Goethe", *short, "--draft", path, "--temperature", 0)
+    assert said.out == want.out
+    assert "100% right" in said.err
+    file = allformer("generate", path, *short, "--lookup", 5, "--cache", "int8", stdin=b"Goethe\n")
+    assert file.status == 0
+    assert "guessed" in file.err
+    assert "guessed" not in want.err
+
+
+def test_what_cannot_guess_is_refused(allformer, checkpoint):  # noqa: F811
+    path, other = checkpoint("gpt2"), checkpoint("llama")
+    said = allformer("generate", path, "Goethe", "--draft", other)
+    assert (said.status, said.out) == (1, "")
+    assert "has other tokens than" in said.err
+    both = allformer("generate", path, "Goethe", "--draft", path, "--lookup", 5)
+    assert "--draft and --lookup both guess ahead" in both.err
+    assert (
+        "--lookup 0 must be a whole number" in allformer("generate", path, "A", "--lookup", 0).err
+    )
+    assert "--cache int3 is not a choice" in allformer("generate", path, "A", "--cache", "int3").err
 
 
 def test_lines_of_prompts_give_one_line_each(allformer, checkpoint):  # noqa: F811

@@ -1,0 +1,61 @@
+"""`--draft`, `--lookup` and `--cache`: what may help a model that writes, and how it went."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from allformer.cli.common import checked, open_model, say
+from allformer.errors import AllformerError
+
+Draft = Annotated[
+    str | None,
+    typer.Option(metavar="MODEL", help="A smaller model that guesses ahead; the text is the same."),
+]
+Lookup = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Guess N tokens ahead from what the text has said before."),
+]
+Memory = Annotated[
+    str | None, typer.Option("--cache", help="int8: keys and values in half the memory or less.")
+]
+
+
+def aids(
+    context: typer.Context, draft: str | None, lookup: int | None, cache: str | None
+) -> dict[str, Any]:
+    """The options that were given, checked before a model is opened; `fit_draft` opens the other
+    one. How guessing went is told when the command is done."""
+    from allformer.generate.request import Speculation
+
+    if draft is not None and lookup is not None:
+        raise AllformerError("--draft and --lookup both guess ahead; give one of them")
+    if cache not in (None, "int8"):
+        raise AllformerError(f"--cache {cache} is not a choice; try int8, or leave it out")
+    flags = {"prompt_lookup_num_tokens": "--lookup"}
+    options: dict[str, Any] = checked(flags, prompt_lookup_num_tokens=lookup)
+    if cache is not None:
+        options["cache"] = cache
+    if draft is not None or lookup is not None:
+        guesses = options["guesses"] = Speculation()
+        context.call_on_close(lambda: _tell(guesses))
+    return options
+
+
+def fit_draft(draft: str, pipeline: Any, device: str | None, dtype: str | None) -> Any:
+    """The smaller model, which must have the same tokens as the one of the pipeline."""
+    other = open_model(draft, device, dtype)
+    both = pipeline.tokenizer, other.tokenizer
+    shared = range(min(map(len, both)))  # one of them may have had some added
+    if both[0].tokens(shared) != both[1].tokens(shared):
+        raise AllformerError(
+            f"--draft {draft} has other tokens than {pipeline.directory}; give a smaller model of "
+            f"the same family, with the same tokeniser"
+        )
+    return other.model
+
+
+def _tell(guesses: Any) -> None:
+    if guesses.rounds:
+        say(str(guesses))
