@@ -12,6 +12,7 @@ import torch
 
 import allformer as af
 from allformer.checkpoint.convert import convert
+from allformer.generate.prefix import Prefix
 from allformer.text.load import load_tokenizer
 
 WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "weights"
@@ -41,6 +42,25 @@ def test_stories15m_tells_the_reference_story(tmp_path):
     assert predicted[:-1].tolist() == ids[1:], "every next token, teacher-forced"
     assert greedy(model, 40) == ids[:40]
     assert load_tokenizer(tmp_path).decode(ids) == reference["greedy_text"].strip()
+    check_ways(model, ids[:60])
+
+
+def check_ways(model, ids):
+    """Guessed, from a prefix and remembered in eight bits, the story is the same."""
+    begin, prefix = torch.tensor([ids[:1]]), Prefix()
+    half = {"prefix": prefix, "max_new_tokens": len(ids) // 2}
+    ways = {
+        "n-grams": {"prompt_lookup_num_tokens": 6},
+        "guessed": {"assistant_model": model, "num_assistant_tokens": 4},
+        "eight bits": {"cache": "int8"},
+    }
+    for name, way in ways.items():
+        said = model.generate(begin, max_new_tokens=len(ids) - 1, **way)
+        assert said[0].tolist() == ids, name
+    said = model.generate(begin, **half)
+    said = model.generate(said, prefix=prefix, max_new_tokens=len(ids) - said.shape[1])
+    assert said[0].tolist() == ids
+    assert prefix.reused == len(ids) // 2
 
 
 def test_stories260k_is_converted_from_llama2c_and_tells_the_reference_story(tmp_path):
@@ -52,6 +72,7 @@ def test_stories260k_is_converted_from_llama2c_and_tells_the_reference_story(tmp
     ids = reference["greedy_ids_from_bos"]
     model = af.load(tmp_path / "hf")
     assert greedy(model, len(ids)) == ids
+    check_ways(model, ids[:100])
     tokenizer = load_tokenizer(tmp_path / "hf")
     assert tokenizer.decode(ids) == reference["greedy_text"]
     assert tokenizer.encode(reference["greedy_text"]) == ids
