@@ -24,11 +24,12 @@ from allformer.generate.checks import as_tuple, check_together
 from allformer.generate.decode import decode
 from allformer.generate.options import DEFAULTS, GenerationConfig, settle
 from allformer.generate.prefix import Prefix
-from allformer.generate.processors import Processor, make_processors
+from allformer.generate.processors import Processor, first_free, make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_other, read_prompt
 from allformer.generate.request import Draw, Generated, Request, Streamer
 from allformer.generate.stepper import padding_columns, stepper_for
 from allformer.generate.stop import Stop
+from allformer.generate.structured import Structured
 from allformer.generate.warp import make_warps
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff",
@@ -47,6 +48,7 @@ def generate(
     decoder_input_ids: Tensor | None = None,
     limits: Sequence[int] | None = None,
     processors: Sequence[Processor] = (),
+    structured: Structured | None = None,
     prefix: Prefix | None = None,
     assistant_model: EncoderDecoderModel | DecoderOnlyModel | None = None,
     cache: str | None = None,
@@ -61,7 +63,8 @@ def generate(
 
     `options` are the fields of `GenerationConfig`; they win over `generation`, which wins over the
     model's own (`model.provenance.generation`, if there is one). A decoder's prompts are padded on
-    the left. `stop_strings` needs `tokenizer`. `limits` has for each row how many tokens it may
+    the left. `stop_strings` needs `tokenizer`, and so does `structured`: the form that what is
+    written must have (`generate/structured.py`). `limits` has for each row how many tokens it may
     get, where that is less than `max_new_tokens`. `processors` change the scores of each step
     behind those that the options ask for (`generate/processors.py`). `prefix` keeps what was read
     for the next call (`generate/prefix.py`). `assistant_model`, a smaller one, guesses ahead: the
@@ -80,6 +83,8 @@ def generate(
             f"try GenerationConfig.from_dict(generation.to_dict())"
         )
     g = settle(*own_options(model), *aids.options(), generation, options=options)
+    if structured is not None:
+        g = replace(g, forced_eos_token_id=None)  # the form says where it ends
     check_together(g)
     aids.check(model, g, options)
     _warn_unused(g, options)
@@ -105,6 +110,8 @@ def generate(
             request = _request(model, g, source, ids, new, generator, tokenizer)
             request.streamer = streamer
             request.processors = [*request.processors, *processors]
+            if structured is not None:
+                request.processors.append(_form(structured, model, tokenizer, g, request, ids))
             if limits is not None:
                 request.limit = request.limit.minimum(_row_limits(limits, len(ids)))
             if aids.asked(g):
@@ -187,6 +194,19 @@ def _request(
         keep_logits=back_dict and bool(g.output_logits),
         keep_trail=back_dict,
     )
+
+
+def _form(
+    structured: Structured,
+    model: EncoderDecoderModel | DecoderOnlyModel,
+    tokenizer: Any,
+    g: GenerationConfig,
+    request: Request,
+    ids: Tensor,
+) -> Processor:
+    """What keeps to the form; it is the last to change the scores."""
+    vocab, start = model.config.decoder.source.vocab, first_free(g, ids.shape[1])
+    return structured.form(tokenizer, vocab=vocab, eos=request.stop.eos, start=start)
 
 
 def _fill(g: GenerationConfig, eos: tuple[int, ...], beams: int, may_stop: bool) -> int:

@@ -72,11 +72,15 @@ def make_processors(
     if g.suppress_tokens:
         out.append(suppress(at(g.suppress_tokens), lambda length: True))
     if g.begin_suppress_tokens:
-        # The first token that is free: after forced ones it is the one behind them.
-        begin = prompt + (prompt <= 1 and g.forced_bos_token_id is not None)
-        begin = max([begin, *(length + 1 for length, _ in g.forced_decoder_ids or ())])
+        begin = first_free(g, prompt)
         out.append(suppress(at(g.begin_suppress_tokens), lambda length: length == begin))
     return out
+
+
+def first_free(g: GenerationConfig, prompt: int) -> int:
+    """How many tokens stand before the first that the model may choose: forced ones count."""
+    begin = prompt + (prompt <= 1 and g.forced_bos_token_id is not None)
+    return max([begin, *(length + 1 for length, _ in g.forced_decoder_ids or ())])
 
 
 class _Tokens:

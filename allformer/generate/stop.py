@@ -84,7 +84,7 @@ class Spelling:
                 "stop_strings needs the tokeniser to spell tokens; give tokenizer=, "
                 "or leave stop_strings out"
             )
-        inner = _inner(tokenizer)
+        inner = inner_tokenizer(tokenizer)
         self._cache: dict[int, bytes] = {}
         self._token: Any
         self._join: Any
@@ -128,7 +128,7 @@ class Spelling:
         return str(text[len(before) :] if text.startswith(before) else piece).encode()
 
 
-def _inner(tokenizer: Any) -> Any:
+def inner_tokenizer(tokenizer: Any) -> Any:
     """The `tokenizers.Tokenizer` that does the work, if there is one."""
     inside = (tokenizer, getattr(tokenizer, "backend_tokenizer", None), _whole(tokenizer))
     return next((each for each in inside if isinstance(each, tokenizers.Tokenizer)), None)

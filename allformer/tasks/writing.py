@@ -91,7 +91,7 @@ def write(
         cut += sum(not _ended(g, row) for row in written)
         prompts = [batch_row(batch, row) if decoder else [] for row in rows]
         for n, new in enumerate(written):
-            out[rows[n // back]].append(_text(pipeline.tokenizer, prompts[n // back], new))
+            out[rows[n // back]].append(text_of(pipeline.tokenizer, prompts[n // back], new))
     if whole and cut:
         warnings.warn(
             f"no end was reached in {cut} of {len(texts) * back} texts, which may be cut short; "
@@ -150,7 +150,7 @@ def _ended(g: GenerationConfig, row: list[int]) -> bool:
     return not ends or any(end in row for end in ends)
 
 
-def _text(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> str:
+def text_of(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> str:
     """What the new ids add to the text of the prompt, so that a space between them is kept."""
     if not prompt:
         return tokenizer.decode(new)

@@ -1,0 +1,205 @@
+"""Structured output: whatever the weights, the search and the tokeniser, the text has the form."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+import torch
+
+from allformer.core.model import DecoderOnlyModel
+from allformer.errors import ConfigError, GenerationError
+from allformer.generate.structured import Structured
+from allformer.tasks import open_kit
+from allformer.tasks.writing import batch_row, text_of
+from tests.tiny import checkpoint  # noqa: F401
+
+pytest.importorskip("llguidance")
+pytest.importorskip("transformers")
+# ruff: noqa: F811
+
+PROMPTS = ["Goethe", "A man is eating"]
+SEARCHES = {
+    "greedy": {},
+    "beams": {"num_beams": 3, "num_return_sequences": 2},
+    "drawn": {"do_sample": True, "num_return_sequences": 3, "temperature": 2.0},
+    "drawn beams": {"num_beams": 2, "do_sample": True},
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z]{2,4}$"},
+        "age": {"type": "integer", "minimum": 10, "maximum": 99},
+        "tags": {"type": "array", "items": {"enum": ["fair", "über"]}, "maxItems": 2},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+def write(kit, form: Structured, prompts=PROMPTS, **options) -> list[str]:
+    """What a model writes in a form, ragged rows side by side."""
+    decoder = isinstance(kit.model, DecoderOnlyModel)
+    batch = kit.tokenizer(prompts, padding_side="left" if decoder else "right")
+    options = {
+        "max_new_tokens": 55,
+        "eos_token_id": kit.tokenizer.special_ids.get("eos", 1),
+        **options,
+    }
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    ids = kit.model.generate(
+        **inputs, structured=form, tokenizer=kit.tokenizer,
+        generator=torch.Generator().manual_seed(0), **options,
+    )  # fmt: skip
+    new = ids[:, batch.width if decoder else 1 :].tolist()
+    share = len(new) // len(prompts)
+    before = [batch_row(batch, i // share) if decoder else [] for i in range(len(new))]
+    return [text_of(kit.tokenizer, b, row) for b, row in zip(before, new, strict=True)]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart", "marian"])
+def test_every_output_matches_whatever_the_tokeniser_and_the_search(checkpoint, name, search):
+    kit = open_kit(checkpoint(name))
+    for pattern in ("[a-z]{2,5} [a-z]{2}", "yes|no|man", "(ein|der)( Hund){1,2}", "你好{1,3}！"):
+        for text in write(kit, Structured.regex(pattern), **SEARCHES[search]):
+            assert re.fullmatch(pattern, text), (pattern, text)
+
+
+@pytest.mark.parametrize("search", ["greedy", "drawn"])
+def test_every_output_satisfies_the_schema(checkpoint, search):
+    kit = open_kit(checkpoint("gpt2"))
+    for text in write(kit, Structured.json_schema(SCHEMA), **SEARCHES[search]):
+        found = json.loads(text)
+        assert list(found) == ["name", "age", "tags"]
+        assert re.fullmatch("[a-z]{2,4}", found["name"])
+        assert 10 <= found["age"] <= 99
+        assert len(found["tags"]) <= 2
+        assert set(found["tags"]) <= {"fair", "über"}
+        assert text == json.dumps(found, ensure_ascii=False)
+    assert Structured.json_schema(json.dumps(SCHEMA)) == Structured.json_schema(SCHEMA)
+
+
+def test_every_output_has_its_parse(checkpoint):
+    nested = Structured.grammar('start: "(" inner? ")"\ninner: "[" start "]"')
+    texts = write(open_kit(checkpoint("gpt2")), nested, **SEARCHES["drawn"])
+    for text in texts:
+        depth = text.count("(")
+        assert text == "(" + "[(" * (depth - 1) + ")]" * (depth - 1) + ")"
+    assert len(set(texts)) > 1
+
+
+def test_the_end_comes_when_nothing_can_follow_and_may_come_when_it_is_complete(checkpoint):
+    kit = open_kit(checkpoint("gpt2"))
+    eos = kit.tokenizer.special_ids["eos"]
+    options = {"structured": Structured.regex("[0-9]{3}"), "tokenizer": kit.tokenizer}
+    ids = torch.tensor([kit.tokenizer.encode("Goethe")])
+    said = kit.model.generate(input_ids=ids, **options, max_new_tokens=30)[0, ids.shape[1] :]
+    assert len(said) == 4  # digits are tokens of their own here
+    assert said[-1] == eos
+    options["structured"] = Structured.regex("x*")
+    favoured = {"sequence_bias": {(eos,): 50.0}}
+    said = kit.model.generate(input_ids=ids, **options, max_new_tokens=9, **favoured)
+    assert said[0, ids.shape[1] :].tolist() == [eos]
+
+
+def test_special_tokens_are_no_text(checkpoint):
+    kit = open_kit(checkpoint("bart"))
+    for text in write(kit, Structured.regex("</s>|<pad>|<mask>"), **SEARCHES["drawn"]):
+        assert text in ("</s>", "<pad>", "<mask>")  # letter by letter
+
+
+def form(kit, pattern: str, start: int = 0):
+    eos = (kit.tokenizer.special_ids["eos"],)
+    return Structured.regex(pattern).form(
+        kit.tokenizer, vocab=kit.tokenizer.vocab_size, eos=eos, start=start
+    )
+
+
+def left(kit, keeps, *rows: str) -> list[str]:
+    """What may follow each of these texts, as one text of all the tokens."""
+    ids = torch.tensor([kit.tokenizer.encode(row, add_special_tokens=False) for row in rows])
+    scores = keeps(ids, torch.zeros(len(ids), kit.tokenizer.vocab_size), torch.arange(len(ids)))
+    return ["".join(kit.tokenizer.decode(row.isfinite().nonzero())) for row in scores]
+
+
+def check_rows_may_move(kit) -> None:
+    """What may follow depends on what was said alone: not on the row, nor on earlier questions."""
+    keeps = form(kit, "ab(cd|ef)|xyz")
+    assert left(kit, keeps, "a", "x") == ["b", "y"]
+    assert left(kit, keeps, "xy", "ab", "ab") == ["z", "ce", "ce"]
+    assert left(kit, keeps, "abe", "abc", "xyz") == ["f", "d", ""]
+    assert left(kit, keeps, "a", "x") == ["b", "y"]  # taken back
+    assert left(kit, keeps, "abc") == ["d"]
+
+
+def test_rows_may_move_multiply_and_be_asked_again(checkpoint):
+    check_rows_may_move(open_kit(checkpoint("gpt2")))
+
+
+def check_what_is_over_is_free(kit) -> None:
+    """A row that has ended runs on unseen, a dead beam is never chosen: neither is looked at."""
+    keeps, eos = form(kit, "ab"), kit.tokenizer.special_ids["eos"]
+    scores = torch.zeros(3, kit.tokenizer.vocab_size)
+    a, b, z = (kit.tokenizer.encode(letter)[0] for letter in "abz")
+    ids = torch.tensor([[a, b, eos], [a, z, z], [a, b, z]])
+    assert keeps(ids, scores, torch.arange(3)).eq(scores).all()
+    assert keeps.complete([a, b, eos, z])
+    assert keeps.complete([a, b])
+    assert not keeps.complete([a, eos])
+    assert not keeps.complete([a, z])
+
+
+def test_what_is_over_is_free(checkpoint):
+    check_what_is_over_is_free(open_kit(checkpoint("gpt2")))
+
+
+def test_what_stands_before_the_first_free_token_is_not_looked_at(checkpoint):
+    kit = open_kit(checkpoint("gpt2"))
+    keeps = form(kit, "ab", start=3)
+    assert left(kit, keeps, "xyz", "uvw") == ["a", "a"]
+    assert len(left(kit, keeps, "xy")[0]) > 200  # a forced token is still to come
+    assert left(kit, keeps, "xyza") == ["b"]
+
+
+def test_options_that_forbid_the_only_way_on_are_an_error(checkpoint):
+    kit = open_kit(checkpoint("gpt2"))
+    for options in ({}, {"num_beams": 2}, {"do_sample": True}):
+        with pytest.raises(GenerationError, match="options do not forbid every token"):
+            write(kit, Structured.regex("ab"), min_new_tokens=9, **options)
+    with pytest.raises(GenerationError, match="no token of this tokeniser spells"):
+        write(open_kit(checkpoint("t5")), Structured.regex("[{]"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Structured.regex("("), r"regex='\(' cannot be used: unclosed group"),
+        (lambda: Structured.regex("a(?=b)"), "look-around"),
+        (lambda: Structured.regex(7), "regex=7 must be text"),
+        (lambda: Structured.json_schema("{"), "is not JSON"),
+        (lambda: Structured.json_schema({"type": "text"}), "cannot be used: Invalid type: text"),
+        (lambda: Structured.json_schema({"not": {}}), r'Unimplemented keys: \["not"\]'),
+        (lambda: Structured.grammar("start: x"), r'at 1\(8\): unknown name: "x"'),
+    ],
+)
+def test_what_cannot_be_a_form_is_refused_with_the_cause(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_what_a_form_needs_is_asked_for(checkpoint, monkeypatch):
+    kit, digits = open_kit(checkpoint("gpt2")), Structured.regex("[0-9]")
+    ids = torch.tensor([[1, 2]])
+    with pytest.raises(ConfigError, match="structured needs the tokeniser"):
+        kit.model.generate(input_ids=ids, structured=digits, max_new_tokens=3)
+    with pytest.raises(ConfigError, match="give eos_token_id"):
+        kit.model.generate(
+            input_ids=ids, structured=digits, tokenizer=kit.tokenizer, eos_token_id=None,
+            max_new_tokens=3,
+        )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(ConfigError, match=r"allformer\[structured\]"):
+        Structured.regex("x")
