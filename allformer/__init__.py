@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from allformer.checkpoint.save import save
     from allformer.checkpoint.sound_codec import load_sound_codec
     from allformer.core.quantise import quantise
+    from allformer.generate.structured import Structured
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 # Imported when they are first used, so that `import allformer` costs little more than torch.
 _LATER = {
+    "Structured": "allformer.generate.structured",
     "audit": "allformer.auditor",
     "lengthen": "allformer.checkpoint.lengthen",
     "load": "allformer.checkpoint.load",
@@ -94,6 +96,7 @@ __all__ = [
     "AllformerError",
     "Count",
     "Output",
+    "Structured",
     "Trace",
     "__version__",
     "answer",

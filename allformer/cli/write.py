@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,13 +20,15 @@ from allformer.cli.common import (
     given,
     open_model,
     read_text,
+    say,
 )
-from allformer.cli.lines import Source, Verb, read_source, run
+from allformer.cli.lines import Verb, read_source, run
 from allformer.errors import AllformerError
 
 GENERATE = (
     'Examples: `allformer generate openai-community/gpt2 "Once upon a time" --top-p 0.9 --seed 1`; '
     '`allformer generate CHAT "Who wrote Faust?" --chat`; '
+    '`allformer generate CHAT "A person as JSON" --chat --json-schema person.json`; '
     "`allformer generate MODEL --file prompts.txt --json > written.jsonl`; "
     '`allformer generate LARGE "Once upon a time" --draft SMALL`; '
     "`allformer generate runs/digits --audio prompt.wav --seconds 5 --out out.wav`"
@@ -67,7 +67,17 @@ def generate(
     num_beams: NumBeams = None,
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: repeats less.")] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(help="Stop after this text; may be given several times.")
+        list[str] | None,
+        typer.Option(help="End before this text; may be given several times."),
+    ] = None,
+    regex: Annotated[
+        str | None, typer.Option(help="What is written matches this expression.")
+    ] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="What is written is JSON that satisfies this schema.")
+    ] = None,
+    grammar: Annotated[
+        Path | None, typer.Option(help="What is written follows this grammar (Lark).")
     ] = None,
     seed: Seed = None,
     chat: Annotated[bool, typer.Option("--chat", help="As a message in a chat.")] = False,
@@ -93,13 +103,15 @@ def generate(
 ) -> None:
     """Go on with a text, or answer it; or go on with a recording (--audio, --seconds, --out).
 
-    What is typed is answered while it is being written; without TEXT, --chat holds a conversation.
-    A line of a file gives one line, in which \\n stands for a line break."""
+    What is typed is answered while it is being written, and at the end it is told how fast; without
+    TEXT, --chat holds a conversation. A line of a file gives one line, in which \\n stands for a
+    line break."""
     if any(x is not None for x in (audio, seconds, out)):
         words = given(
             text=text, file=file, max_new_tokens=max_new_tokens, top_p=top_p, num_beams=num_beams,
             repetition_penalty=repetition_penalty, stop=stop, system=system, dtype=dtype,
-            chat_template=chat_template, chat=chat or None, draft=draft, lookup=lookup, cache=cache,
+            chat_template=chat_template, chat=chat or None, regex=regex, json_schema=json_schema,
+            grammar=grammar, draft=draft, lookup=lookup, cache=cache,
         )  # fmt: skip
         return _sound(model, audio, seconds, out, words, temperature=temperature, top_k=top_k,
                       seed=seed, device=device, as_json=as_json)  # fmt: skip
@@ -108,13 +120,14 @@ def generate(
         name = next(iter(told)).replace("_", "-")
         raise AllformerError(f"--{name} is a part of a chat; give --chat too")
     options: dict[str, Any] = checked(
+        {"stop_strings": "--stop"},
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         num_beams=num_beams,
         repetition_penalty=repetition_penalty,
-        stop_strings=stop,
+        stop_strings=None if stop is None else tuple(stop),
     )
     if temperature == 0:
         del options["temperature"]
@@ -123,23 +136,49 @@ def generate(
         options["do_sample"] = True
     if chat_template is not None:
         told["chat_template"] = read_text(chat_template)
-    options |= told | given(seed=seed) | {"chat": chat}
+    form = _form(regex, json_schema, grammar)
+    options |= told | given(seed=seed, structured=form) | {"chat": chat, "num_return_sequences": 1}
     options |= aids(context, draft, lookup, cache)
     source = read_source(text, file)
     pipeline = open_model(model, device, dtype)
     if draft is not None:
         options["assistant_model"] = fit_draft(draft, pipeline, device, dtype)
-    if source.typed and not as_json and _one_by_one(pipeline, num_beams):
-        _live(pipeline, source, options)
+    if source.typed and _one_by_one(pipeline, num_beams):
+        from allformer.cli.chat import converse
+        from allformer.cli.say import say_texts
+
+        if chat and source.live and not as_json:
+            converse(pipeline, source, options)
+        else:
+            say_texts(pipeline, source, options, as_json)
         return
+    from allformer.tasks import Pace
     from allformer.tasks import generate as work
 
+    pace = Pace()
     verb = Verb(
-        lambda texts: work(pipeline, texts, **options),
+        lambda texts: work(pipeline, texts, pace=pace, **options),
         lambda written: written,
         lambda prompt, written: {"prompt": prompt, "text": written},
     )
     run(source, verb, as_json=as_json, chunk=64)
+    if pace.new:
+        say(str(pace))
+
+
+def _form(regex: str | None, json_schema: Path | None, grammar: Path | None) -> Any:
+    """The form that what is written must have; a bad one is refused before a model is opened."""
+    from allformer.generate.structured import Structured
+
+    forms = given(regex=regex, json_schema=json_schema, grammar=grammar)
+    if len(forms) > 1:
+        names = " and ".join("--" + name.replace("_", "-") for name in forms)
+        raise AllformerError(f"{names} are two forms of one text; give one of them")
+    if json_schema is not None:
+        return Structured.json_schema(read_text(json_schema))
+    if grammar is not None:
+        return Structured.grammar(read_text(grammar))
+    return None if regex is None else Structured.regex(regex)
 
 
 def _sound(
@@ -169,45 +208,6 @@ def _one_by_one(pipeline: Any, num_beams: int | None) -> bool:
 
     need(pipeline, "generate")
     return (num_beams or settings(pipeline).num_beams or 1) == 1
-
-
-def _live(pipeline: Any, source: Source, options: dict[str, Any]) -> None:
-    """Show the text while it is being written; a chat without TEXT remembers what was said."""
-    from allformer.tasks import Stream
-    from allformer.tasks import generate as work
-
-    def out(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    options = dict(options)
-    remembers = options["chat"] and not isinstance(source.lines, list)
-    system = options.pop("system", None) if remembers else None
-    said = [] if system is None else [{"role": "system", "content": system}]
-    for line in _asked(source) if remembers else source.lines:
-        prompt: Any = line.rstrip("\r\n")
-        if remembers:
-            said.append({"role": "user", "content": prompt})
-            prompt = said
-        stream = Stream(pipeline.tokenizer, out)
-        written = work(pipeline, [prompt], streamer=stream, **options)[0]
-        out("\n")
-        if remembers:
-            said.append({"role": "assistant", "content": written})
-
-
-def _asked(source: Source) -> Iterator[str]:
-    """What a person types, with a sign that it is their turn."""
-    lines = iter(source.lines)
-    while True:
-        if source.live:
-            print("> ", end="", file=sys.stderr, flush=True)
-        line = next(lines, None)
-        if line is None:
-            if source.live:
-                print(file=sys.stderr)  # Ctrl-D leaves the cursor behind the sign
-            return
-        yield line
 
 
 def summarise(

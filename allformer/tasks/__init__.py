@@ -22,6 +22,7 @@ from allformer.tasks.fill import fill
 from allformer.tasks.image_pipeline import ImagePipeline, open_image_pipeline
 from allformer.tasks.image_search import search_images, search_texts
 from allformer.tasks.image_text import image_similarity
+from allformer.tasks.pace import Pace
 from allformer.tasks.pipeline import Pipeline, open_pipeline
 from allformer.tasks.result import (
     Answer,
@@ -46,7 +47,7 @@ Kit, open_kit = Pipeline, open_pipeline
 
 __all__ = [
     "Answer", "Continuation", "Detected", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit",
-    "Label", "Match", "Pipeline", "Segment", "Segmentation", "SpeechPipeline", "Stream",
+    "Label", "Match", "Pace", "Pipeline", "Segment", "Segmentation", "SpeechPipeline", "Stream",
     "answer", "classify", "classify_image", "continue_sound", "detect", "draw", "embed",
     "embed_image", "fill", "generate", "image_similarity", "open_drawing",
     "open_image_pipeline", "open_kit", "open_pipeline", "open_speech", "search_images",

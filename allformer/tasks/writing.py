@@ -14,7 +14,11 @@ from allformer.errors import ConfigError
 from allformer.generate.checks import as_tuple
 from allformer.generate.generate import own_options
 from allformer.generate.options import GenerationConfig, settle
+from allformer.generate.processors import first_free
+from allformer.generate.structured import Structured
 from allformer.tasks.batching import check_lengths, encode, feed, warn_unknown
+from allformer.tasks.ends import Ends, as_strings
+from allformer.tasks.pace import Clock
 from allformer.tasks.pipeline import Pipeline
 from allformer.text.batch import Batch
 from allformer.text.tokenizer import Tokenizer
@@ -47,26 +51,32 @@ def write(
     `said` is what the checkpoint says of the task. `most(tokens)` is how many tokens may follow a
     text of so many, where neither caller nor checkpoint says: of an encoder-decoder each text has
     its own limit, whatever its neighbours. `special=False` when the special tokens are in the texts
-    already; `whole` warns of a text that has no end. Among the options may be an `assistant_model`,
-    a `cache`, and a `Speculation` to which how guessing went is added (`guesses`).
+    already; `whole` warns of a text that has no end. Among the options may be a `streamer`, a
+    `pace`, the form that texts must have (`structured`), a `prefix`, an `assistant_model`, a
+    `cache`, and a `Speculation` to which how guessing went is added (`guesses`); one of
+    `stop_strings` ends a text and is no part of it.
     """
     decoder = isinstance(pipeline.model, DecoderOnlyModel)
     batch = _encode(pipeline, texts, decoder, special, truncate)
     device = pipeline.model.device
     options = {**options, "return_dict_in_generate": True}
     streamer, guesses = options.pop("streamer", None), options.pop("guesses", None)
-    helps = {name: options.pop(name, None) for name in ("assistant_model", "cache")}
+    structured, prefix = options.pop("structured", None), options.pop("prefix", None)
+    pace, cache = options.pop("pace", None), options.pop("cache", None)
     g = settings(pipeline, said, options)
+    ends = Ends(as_strings(g.stop_strings))
     back = g.num_return_sequences or 1
     fixed = {
         "generation": GenerationConfig.from_dict(said),
         "generator": _generator(seed, device),
         "tokenizer": pipeline.tokenizer,
-        "streamer": streamer,
-        **helps,
+        "structured": structured,
+        "prefix": prefix,
+        "assistant_model": options.pop("assistant_model", None),
+        "cache": cache,
     }
     out: list[list[str]] = [[] for _ in texts]
-    cut = 0
+    cut = broken = 0
     # A row without tokens begins at bos: it cannot stand beside others.
     alone = decoder and not bool(batch["attention_mask"].any(1).all())
     # A decoder writes as much as it may; a translation is about as long as its source.
@@ -82,16 +92,33 @@ def write(
     for rows, inputs in batches:
         width = inputs["input_ids"].shape[1]
         limits = _limits(pipeline, g, most, inputs["attention_mask"].sum(1).tolist(), width)
-        found = pipeline.model.generate(**inputs, **fixed, **options | limits)
+        clock = Clock(streamer)
+        found = pipeline.model.generate(
+            **inputs, **fixed, streamer=clock.streamer, **options | limits
+        )
+        clock.stop()
         if guesses is not None and found.speculation is not None:
             guesses += found.speculation
         written = found.sequences[:, max(1, width) if decoder else 1 :].tolist()
         if "limits" in limits:  # what follows is filler, which may look like an end
             written = [row[: limits["limits"][n // back]] for n, row in enumerate(written)]
         cut += sum(not _ended(g, row) for row in written)
+        if pace is not None:
+            known = 0 if prefix is None else prefix.reused * len(rows)
+            read = int(inputs["attention_mask"].sum())
+            clock.tell(pace, read, known, [_length(g, row) for row in written])
+        if structured is not None:
+            broken += _broken(pipeline, structured, g, max(1, width) if decoder else 1, written)
         prompts = [batch_row(batch, row) if decoder else [] for row in rows]
         for n, new in enumerate(written):
-            out[rows[n // back]].append(text_of(pipeline.tokenizer, prompts[n // back], new))
+            text = text_of(pipeline.tokenizer, prompts[n // back], new, ends)
+            out[rows[n // back]].append(text)
+    if broken:
+        warnings.warn(
+            f"{broken} of {len(texts) * back} texts ended before the form was complete; "
+            f"raise max_new_tokens (--max-new-tokens)",
+            stacklevel=5,
+        )
     if whole and cut:
         warnings.warn(
             f"no end was reached in {cut} of {len(texts) * back} texts, which may be cut short; "
@@ -150,9 +177,41 @@ def _ended(g: GenerationConfig, row: list[int]) -> bool:
     return not ends or any(end in row for end in ends)
 
 
-def text_of(tokenizer: Tokenizer, prompt: list[int], new: list[int]) -> str:
-    """What the new ids add to the text of the prompt, so that a space between them is kept."""
-    if not prompt:
-        return tokenizer.decode(new)
-    before, after = tokenizer.decode(prompt), tokenizer.decode([*prompt, *new])
-    return after[len(before) :] if after.startswith(before) else tokenizer.decode(new)
+def _length(g: GenerationConfig, row: list[int]) -> int:
+    """How many tokens were written: the end is one, what fills the row behind it is not."""
+    ends, last = as_tuple(g.eos_token_id), len(row)
+    end = next((i for i, token in enumerate(row, 1) if token in ends), None)
+    while end is None and last and row[last - 1] == g.pad_token_id:
+        last -= 1
+    return last if end is None else end
+
+
+def _broken(
+    pipeline: Pipeline,
+    structured: Structured,
+    g: GenerationConfig,
+    prompt: int,
+    written: list[list[int]],
+) -> int:
+    """How many rows do not have the form: the most tokens, or a stop string, came before its end.
+
+    A form holds from the first token on that the model may choose.
+    """
+    start, vocab = first_free(g, prompt), pipeline.model.config.writer.source.vocab
+    eos = [token for token in as_tuple(g.eos_token_id) if token >= 0]
+    form = structured.form(pipeline.tokenizer, vocab=vocab, eos=eos, start=start)
+    return sum(not form.complete(row[start - prompt :]) for row in written)
+
+
+def text_of(
+    tokenizer: Tokenizer, prompt: list[int], new: list[int], ends: Ends | None = None
+) -> str:
+    """What the new ids add to the text of the prompt, so that a space between them is kept.
+
+    One of `ends` ends it and is no part of it; it may have begun in the prompt.
+    """
+    before, after = tokenizer.decode(prompt) if prompt else "", tokenizer.decode([*prompt, *new])
+    if not after.startswith(before):
+        before, after = "", tokenizer.decode(new)
+    end = -1 if ends is None else ends.find(after, len(before))
+    return after[len(before) :] if end < 0 else after[len(before) : end]

@@ -22,6 +22,7 @@ _CLEAN_UP = [
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"),
     (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
 ]  # fmt: skip
+CLEANED = tuple(spaced for spaced, _ in _CLEAN_UP)  # what is closed up where a text is cleaned
 
 
 class _SpecialId:

@@ -186,7 +186,7 @@ def test_generate_streams_what_it_would_return(allformer, checkpoint):  # noqa: 
     said = allformer("generate", path, "Goethe", "--max-new-tokens", 8)
     assert said.out == want + "\n"
     records = allformer("generate", path, "Goethe", "--max-new-tokens", 8, "--json").records
-    assert records == [{"prompt": "Goethe", "text": want}]
+    assert records[0].items() > {"prompt": "Goethe", "text": want}.items()
     beams = allformer("generate", path, "Goethe", "--max-new-tokens", 8, "--num-beams", 3)
     assert beams.out.rstrip("\n") == generate(path, "Goethe", max_new_tokens=8, num_beams=3)
 
