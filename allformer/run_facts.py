@@ -92,7 +92,9 @@ def run_facts(
     }
     if model := _begun_with(recipe):
         facts["model"] = model
-    if (title := f"title.{taught(recipe)}") in WORDS:
+    kind = f"title.{taught(recipe)}"
+    staged = f"{kind}.{getattr(recipe.options, 'stage', None)}"
+    if title := next((key for key in (staged, kind) if key in WORDS), None):
         facts["title"] = dict(zip(("en", "zh"), word(title), strict=True))
     return facts
 

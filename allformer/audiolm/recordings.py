@@ -85,11 +85,14 @@ def split(
     held_out: str | None = None,
     share: float = 0.05,
     seed: int = 0,
+    names: tuple[str, str] = ("held_out", "share"),
 ) -> tuple[list[Recording], list[Recording]]:
     """Those to train on and those to validate on: the ones whose name has `held_out` in it, a
-    regular expression, or a `share` of all, drawn by the seed."""
+    regular expression, or a `share` of all, drawn by the seed.
+
+    `names` is what the caller's user calls the two."""
     if held_out is not None:
-        wanted = pattern(held_out, "held_out")
+        wanted = pattern(held_out, names[0])
         chosen = [wanted.search(each.name) is not None for each in recordings]
     else:
         count = max(1, round(share * len(recordings)))
@@ -101,7 +104,11 @@ def split(
         raise DataError(
             f"{len(train)} recordings are left to train on and {len(held)} to validate on; there "
             f"must be some of both: change "
-            + (f"held_out={held_out!r}" if held_out else f"share={share}, or give more recordings")
+            + (
+                f"{names[1]}={share}, or give more recordings"
+                if held_out is None
+                else f"{names[0]}={held_out!r}"
+            )
         )
     return train, held
 

@@ -54,7 +54,7 @@ def units(
         raise AllformerError(f"{model} is no folder here to write into; give --out FOLDER")
     folder = writable_directory(Path(model) / FOLDER if out is None else out)
     found = find_recordings(data, name="--data")
-    used = found if held_out is None else split(found, held_out)[0]
+    used = found if held_out is None else split(found, held_out, names=("--held-out", ""))[0]
     heard: Any = load(model, device=pick_device(device))
     made, explained = fit_recordings(
         heard, used, clusters=clusters, layer=layer, seconds=window, tries=tries, seed=seed

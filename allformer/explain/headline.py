@@ -10,7 +10,7 @@ from typing import Any
 from allformer import config
 from allformer.explain.sound.rates import rate_name
 from allformer.explain.vision.looks import reads_pictures, seeing_stack
-from allformer.explain.words import WORDS, Pair, said, sentences, spans, word
+from allformer.explain.words import WORDS, Pair, counted, said, sentences, spans, word
 
 Facts = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
@@ -24,21 +24,13 @@ def lead(model: config.Model, facts: Facts) -> Pair:
     if isinstance(reader.source, config.Sound) and reader.longest is not None:
         return _hears(model)
     if reads_pictures(model):
-        widths = {"dim": reader.dim, "heads": reader.blocks[0].attention.heads}
-        return word(
-            "lead.backbone", encoder=len(reader.blocks), decoder=len(writer.blocks), **widths
-        )
-    sizes = {
-        "dim": reader.dim,
-        "heads": reader.blocks[0].attention.heads,
-        "vocab": f"{writer.source.vocab:,}",
-    }
+        return word("lead.backbone", **_both(model), **_widths(reader))
+    sizes = {**_widths(reader), "vocab": f"{writer.source.vocab:,}"}
     if reader is writer:
-        shape = word("lead.shape.one", layers=len(reader.blocks), **sizes)
+        shape = word("lead.shape.one", layers=_layers(reader), **sizes)
         text = word("lead.decoder" if reader.causal else "lead.encoder", shape=shape)
     else:
-        layers = {"encoder": len(reader.blocks), "decoder": len(writer.blocks)}
-        shape = word("lead.shape", **layers, **sizes)
+        shape = word("lead.shape", **_both(model), **sizes)
         text = word("lead.plain", shape=shape)
     if facts.get("direction"):
         text = word("lead.translate", direction=said(facts["direction"]), shape=shape)
@@ -47,18 +39,29 @@ def lead(model: config.Model, facts: Facts) -> Pair:
     return text
 
 
+def _layers(stack: config.Stack) -> Pair:
+    return counted("layer", len(stack.blocks))
+
+
+def _both(model: config.Model) -> dict[str, Pair]:
+    return {"encoder": _layers(model.reader), "decoder": _layers(model.writer)}
+
+
+def _widths(stack: config.Stack) -> dict[str, object]:
+    return {"dim": stack.dim, "heads": counted("head", stack.blocks[0].attention.heads)}
+
+
 def _hears(model: config.Model) -> Pair:
     """Of an encoder that reads sound, and of a decoder where there is one."""
     reader, writer = model.reader, model.writer
     source = reader.source
     assert isinstance(source, config.Sound)
     assert reader.longest is not None
-    sizes = {"dim": reader.dim, "heads": reader.blocks[0].attention.heads}
+    sizes = _widths(reader)
     if writer is reader:
-        shape = word("lead.shape.sees", layers=len(reader.blocks), **sizes)
+        shape = word("lead.shape.sees", layers=_layers(reader), **sizes)
     else:
-        layers = {"encoder": len(reader.blocks), "decoder": len(writer.blocks)}
-        shape = word("lead.shape", **layers, **sizes, vocab=f"{writer.source.vocab:,}")
+        shape = word("lead.shape", **_both(model), **sizes, vocab=f"{writer.source.vocab:,}")
     frames = reader.longest * 2
     told = {"seconds": f"{frames / 100:g}", "frames": f"{frames:,}", "bins": source.mels}
     return word("lead.hears", **told, positions=f"{reader.longest:,}", shape=shape)
@@ -69,8 +72,7 @@ def _sees(stack: config.Stack, towers: bool) -> Pair:
     source = stack.source
     assert isinstance(source, config.Patches)
     (rows, columns), (height, width) = source.shape, source.image
-    sizes = {"dim": stack.dim, "heads": stack.blocks[0].attention.heads}
-    shape = word("lead.shape.sees", layers=len(stack.blocks), **sizes)
+    shape = word("lead.shape.sees", layers=_layers(stack), **_widths(stack))
     cut = {"rows": rows, "columns": columns, "patch": source.patch}
     text = word("lead.sees", height=height, width=width, **cut, shape=shape)
     return word("lead.towers", shape=text) if towers else text

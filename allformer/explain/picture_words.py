@@ -37,15 +37,15 @@ PICTURE_WORDS: dict[str, Pair] = {
         "每块成为一个词元，词元两两可见。{shape}",
     ),
     "lead.shape.sees": (
-        "It has {layers} layers, vectors of {dim} numbers and {heads} attention heads.",
-        "共 {layers} 层，向量维度 {dim}，{heads} 个注意力头。",
+        "It has {layers}, vectors of {dim} numbers and {heads}.",
+        "共 {layers}，向量维度 {dim}，{heads}。",
     ),
     "lead.backbone": (
-        "A network of convolutions makes a grid of features of a picture; {encoder} layers of an "
-        "encoder read them, and {decoder} of a decoder look for things. Vectors of {dim} numbers, "
-        "{heads} attention heads.",
-        "卷积网络把图片变成一格格特征，编码器 {encoder} 层来读，解码器 {decoder} 层去找物体。"
-        "向量维度 {dim}，{heads} 个注意力头。",
+        "A network of convolutions makes a grid of features of a picture; an encoder of {encoder} "
+        "reads them, and a decoder of {decoder} looks for things. Vectors of {dim} numbers, "
+        "{heads}.",
+        "卷积网络把图片变成一格格特征，编码器 {encoder}来读，解码器 {decoder}去找物体。"
+        "向量维度 {dim}，{heads}。",
     ),
     "lead.towers": (
         "Two towers that never see each other: one reads texts, one reads pictures, and what "
@@ -127,7 +127,7 @@ PICTURE_WORDS: dict[str, Pair] = {
     ),
     "looks.rollout": ("rollout, all layers", "rollout（全部各层）"),
     "looks.last": ("last layer, mean of heads", "最后一层，各头平均"),
-    "looks.all": ("All {layers} layers and {heads} heads", "全部 {layers} 层、{heads} 个头"),
+    "looks.all": ("{layers}, {heads} each", "全部 {layers}，各 {heads}"),
     "looks.careful": (
         "Weights show where a head reads, not by themselves why the model answers as it does; some "
         "heads rest on a corner of the background when there is nothing to fetch.",

@@ -46,9 +46,8 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
         "解码器模型：每个词元只看得到它前面的词元。{shape}",
     ),
     "lead.shape.one": (
-        "It has {layers} layers, vectors of {dim} numbers, {heads} attention heads and a "
-        "vocabulary of {vocab} tokens.",
-        "共 {layers} 层，向量维度 {dim}，{heads} 个注意力头，词表大小 {vocab}。",
+        "It has {layers}, vectors of {dim} numbers, {heads} and a vocabulary of {vocab} tokens.",
+        "共 {layers}，向量维度 {dim}，{heads}，词表大小 {vocab}。",
     ),
     # --- examples ---
     "nav.examples": ("Examples", "示例"),

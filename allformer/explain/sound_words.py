@@ -18,6 +18,18 @@ SOUND_WORDS: dict[str, Pair] = {
         "A Transformer learned to go on speaking",
         "一个 Transformer 学会了接着说下去",
     ),
+    "title.sound-tokens.semantic": (
+        "A Transformer learned what may be said next",
+        "一个 Transformer 学会了接下来说什么",
+    ),
+    "title.sound-tokens.coarse": (
+        "A Transformer learned how what is said may sound",
+        "一个 Transformer 学会了这些话该怎么发声",
+    ),
+    "title.sound-tokens.fine": (
+        "A Transformer learned the finer detail of a sound",
+        "一个 Transformer 学会了补全声音的细节",
+    ),
     "lead.hears": (
         "{seconds} seconds of sound become {frames} spectra of {bins} bands; two convolutions make "
         "{positions} vectors of them, which the encoder reads, and the decoder writes the words. "

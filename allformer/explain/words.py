@@ -15,7 +15,18 @@ from allformer.explain.picture_words import PICTURE_WORDS
 from allformer.explain.run_words import OBJECTIVE_WORDS, Pair
 from allformer.explain.sound_words import SOUND_WORDS
 
-__all__ = ["WORDS", "Pair", "joined", "label", "said", "script_words", "sentences", "spans", "word"]
+__all__ = [
+    "WORDS",
+    "Pair",
+    "counted",
+    "joined",
+    "label",
+    "said",
+    "script_words",
+    "sentences",
+    "spans",
+    "word",
+]
 
 WORDS: dict[str, Pair] = {
     **OBJECTIVE_WORDS,
@@ -52,11 +63,14 @@ WORDS: dict[str, Pair] = {
         "一个训练好的编码器–解码器 Transformer。{shape}",
     ),
     "lead.shape": (
-        "It has {encoder} encoder and {decoder} decoder layers, vectors of {dim} numbers, "
-        "{heads} attention heads and a vocabulary of {vocab} tokens.",
-        "编码器 {encoder} 层，解码器 {decoder} 层，向量维度 {dim}，"
-        "{heads} 个注意力头，词表大小 {vocab}。",
+        "It has {encoder} in the encoder and {decoder} in the decoder, vectors of {dim} numbers, "
+        "{heads} and a vocabulary of {vocab} tokens.",
+        "编码器 {encoder}，解码器 {decoder}，向量维度 {dim}，{heads}，词表大小 {vocab}。",
     ),
+    "count.layer": ("1 layer", "1 层"),
+    "count.layers": ("{n} layers", "{n} 层"),
+    "count.head": ("1 attention head", "1 个注意力头"),
+    "count.heads": ("{n} attention heads", "{n} 个注意力头"),
     "lead.pairs": (
         "Its training corpus has {pairs} sentence pairs.",
         "训练数据共 {pairs} 个句对。",
@@ -419,6 +433,11 @@ def word(key: str, /, **values: object) -> Pair:
     """A text in both languages, with escaped `values` (or pairs from `word`) put in."""
     en, zh = WORDS[key]
     return en.format(**_values(values, 0)), zh.format(**_values(values, 1))
+
+
+def counted(thing: str, n: int) -> Pair:
+    """So many of a thing: `counted("layer", 1)` → "1 layer"."""
+    return word(f"count.{thing}") if n == 1 else word(f"count.{thing}s", n=n)
 
 
 def said(value: object) -> Pair:

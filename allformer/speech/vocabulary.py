@@ -91,6 +91,11 @@ class Vocabulary:
 
     def start(self, language: str | None, task: str, timed: bool = True) -> tuple[int, ...]:
         """What stands before the text; an English model is told neither language nor task."""
+        if task == "translate" and not self.multilingual:
+            raise ConfigError(
+                "task='translate': this model knows English alone, and writes down what it hears; "
+                "leave it out, or give a checkpoint without .en in its name"
+            )
         tokens = [self.begin]
         if self.multilingual:
             tokens.append(self.languages[language or "en"])

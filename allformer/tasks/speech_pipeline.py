@@ -19,7 +19,7 @@ from allformer.checkpoint.openai_whisper import is_openai_whisper
 from allformer.core.int8 import has_int8, to_int8
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.precision import pick_device
-from allformer.errors import ConfigError, TaskError
+from allformer.errors import CheckpointError, ConfigError, TaskError
 from allformer.speech.captured import CapturedListener
 from allformer.speech.listener import Listener
 from allformer.speech.vocabulary import Vocabulary
@@ -28,6 +28,11 @@ from allformer.text.load import load_tokenizer
 from allformer.text.tiktoken import openai_whisper_tokenizer
 from allformer.text.wrapper import Tokenizer
 
+# What openai-whisper calls its models; the hub has them as openai/whisper-NAME.
+OPENAI = (
+    "tiny", "tiny.en", "base", "base.en", "small", "small.en", "medium", "medium.en", "large",
+    "large-v1", "large-v2", "large-v3", "large-v3-turbo",
+)  # fmt: skip
 DEFAULT = "openai/whisper-small"  # of all languages; 0.5 GB, and a laptop keeps up with speech
 
 
@@ -79,6 +84,10 @@ def open_speech(
         _check_int8(dtype, where)
         dtype = torch.float32
     lone = is_openai_whisper(Path(path))
+    if str(path) in OPENAI and not Path(path).exists():
+        raise CheckpointError(
+            f"{path} is no directory here, but OpenAI's name for a model; try openai/whisper-{path}"
+        )
     directory = Path(path) if lone else find_checkpoint(path)
     if dtype is None and where.type == "cpu" and (lone or is_half(directory)):
         dtype = torch.float32

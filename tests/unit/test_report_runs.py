@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 
 import allformer as af
+from allformer.audiolm.tokens import STAGES
 from allformer.config import ClassHead, SpanHead
 from allformer.errors import ConfigError
 from allformer.explain.diagram import architecture
 from allformer.explain.examples import LABELS, calibration_chart, confusion_table, example_list
+from allformer.explain.headline import lead
 from allformer.explain.heat import about_positions
 from allformer.explain.layers import MOST_COLUMNS, layer_charts
 from allformer.explain.report import write_report
 from allformer.explain.tables import growth, letters, parameter_table
-from allformer.explain.words import WORDS
+from allformer.explain.words import WORDS, counted
+from allformer.families.original import transformer
 from allformer.run_facts import USES, taught, used_as
 from allformer.run_report import report_run
 from allformer.train.loop import train
@@ -271,12 +274,24 @@ def test_a_run_without_its_extras_still_has_a_page(run, tmp_path):
     assert "#statistics" not in page
 
 
+def test_one_of_a_thing_is_told_as_one():
+    assert counted("layer", 1) == ("1 layer", "1 层")
+    assert counted("layer", 2)[0] == "2 layers"
+    tree = small("decoder")
+    short = replace(tree, decoder=replace(tree.decoder, blocks=tree.decoder.blocks[:1]))
+    assert "It has 1 layer, vectors of 16 numbers, 2 attention heads and a" in lead(short, {})[0]
+    both = transformer(16, 1, 32, 1, vocab=40)
+    assert "It has 1 layer in the encoder and 1 layer in the decoder" in lead(both, {})[0]
+    assert "1 attention head and a" in lead(both, {})[0]
+
+
 def test_every_objective_says_how_its_runs_are_used():
     for name in OBJECTIVES:
         if OBJECTIVES[name].__module__.startswith("allformer."):
             kind = used_as(name)
             assert kind in USES, name
             assert kind == "seq2seq" or f"title.{kind}" in WORDS
+    assert len({WORDS[f"title.sound-tokens.{stage}"] for stage in STAGES}) == len(STAGES)
     assert taught(make_recipe({"objective": "seq2seq-rdrop"})) == "seq2seq"
     assert taught(None) == ""
     assert all(f"next.{verb}" in WORDS for uses in USES.values() for verb in uses)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import allformer as af
 from allformer.cli.main import app
-from allformer.errors import AllformerError, ConfigError, DataError, TaskError
+from allformer.errors import AllformerError, CheckpointError, ConfigError, DataError, TaskError
 from allformer.families import FAMILIES
 from allformer.speech.fallback import is_bad, is_silence
 from allformer.speech.formats import clock, written
@@ -79,6 +79,16 @@ def tone(seconds: float) -> torch.Tensor:
 
 
 # ---------------------------------------------------------------- a whole recording
+
+
+def test_what_only_knows_english_translates_nothing(pipeline):
+    with pytest.raises(ConfigError, match="task='translate': this model knows English alone"):
+        transcribe(tone(1.0), pipeline, task="translate")
+
+
+def test_openais_names_of_models_have_an_owner():
+    with pytest.raises(CheckpointError, match=r"try openai/whisper-tiny.en"):
+        open_speech("tiny.en")
 
 
 def test_a_file_its_bytes_and_its_samples_are_heard_alike(tmp_path: Path, pipeline: Any) -> None:

@@ -18,6 +18,7 @@ from allformer.audiolm.units import Units, fit_recordings, fit_units, load_units
 from allformer.cli.main import app
 from allformer.errors import CheckpointError, ConfigError, DataError
 from allformer.sound import log_mel, resample
+from allformer.train.objectives.sound_tokens import RecordingData
 from tests import speaking
 
 
@@ -147,6 +148,10 @@ def test_recordings_are_found_with_their_voices_and_split_by_their_names(tmp_pat
         find_recordings(folder, "(jackson)")
     with pytest.raises(DataError, match="0 to validate on"):
         split(found, "nobody")
+    with pytest.raises(DataError, match=r"change data.validation='nobody'"):
+        RecordingData(path=str(folder), validation="nobody").opened(None, seed=0)
+    with pytest.raises(DataError, match=r"change data.hold_out=0.99, or give more"):
+        RecordingData(path=str(folder), hold_out=0.99).opened(None, seed=0)
     with pytest.raises(ConfigError, match="no regular expression"):
         split(found, "(")
     with pytest.raises(DataError, match="no folder"):

@@ -10,7 +10,7 @@ from allformer.core.model import Model
 from allformer.errors import DataError
 from allformer.explain.vision.looks import Looks, looks
 from allformer.explain.vision.overlay import Shown, heat, picture, size
-from allformer.explain.words import joined, label, said, spans, word
+from allformer.explain.words import counted, joined, label, said, spans, word
 from allformer.images.processor import Processor
 from allformer.images.read import read_image
 from allformer.images.thumbnail import as_bytes
@@ -75,7 +75,7 @@ def _picture(one: Seen, at: Looks, shown: Shown) -> str:
     if one.right is False:
         title += f'<span class="note">{spans(word("pictures.wanted", wanted=one.wanted))}</span>'
     unfold = " open" if layers * heads <= OPEN else ""
-    count = word("looks.all", layers=layers, heads=heads)
+    count = word("looks.all", layers=counted("layer", layers), heads=counted("head", heads))
     return (
         f'<figure class="looks"><figcaption>{title}</figcaption>'
         f'<div class="views">{"".join(cells)}</div>'

@@ -120,7 +120,8 @@ class RecordingData(Section, section="data"):
                 "data.path is missing: say where the recordings are, or give --data FOLDER"
             )
         found = find_recordings(corpus or self.path or "", self.voice)
-        return split(found, self.validation, self.hold_out, seed)
+        names = ("data.validation", "data.hold_out")
+        return split(found, self.validation, self.hold_out, seed, names)
 
     def scored(self, data: str | None, split: str | None) -> tuple[str, RecordingData]:
         """The section whose held-out recordings are those to score, and what to call them."""
