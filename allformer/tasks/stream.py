@@ -33,15 +33,13 @@ class Stream:
         self.open = Ends(CLEANED if tokenizer.settings.clean_up else ())
         self.ids: list[int] | None = None  # None: the prompt has not come yet
         self.seen = 0  # characters of the text of `ids` that were shown, or were there before
-        self.text, self.over = "", False
+        self.text = ""
 
     def put(self, value: Tensor) -> None:
         """The prompt, then the new tokens."""
         ids = [int(i) for i in value.flatten().tolist()]
         if self.ids is None:
             self._begin(ids[-max(_KEPT, self.ends.longest) :])
-            return
-        if self.over:
             return
         self.ids += ids
         text = self.tokenizer.decode(self.ids)
@@ -52,16 +50,16 @@ class Stream:
 
     def end(self) -> None:
         """What still waits."""
-        if self.ids is not None and not self.over:
+        if self.ids is not None:
             text = self.tokenizer.decode(self.ids)
             self._say(text, len(text), last=True)
-        self.ids, self.over = None, False
+        self.ids = None
 
     def _say(self, text: str, until: int, last: bool = False) -> None:
         """Show what is certain of the first `until` characters."""
         end = self.ends.find(text[:until], self.seen)
         if end >= 0:
-            self.over, until = True, end
+            until = end  # and it stays there: what follows does not move it
         elif not last:
             until -= self.ends.held(text[:until])
         if until > self.seen:

@@ -38,6 +38,7 @@ from tests.mutants import (
     speech,
     states,
     words,
+    writing,
 )
 from tests.mutants.mutants import Mutant
 from tests.mutants.plant import plant
@@ -61,6 +62,7 @@ ROOMS = (
     fixed,
     few_rows,
     ahead,
+    writing,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

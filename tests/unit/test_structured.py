@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import cache
 
 import pytest
 import torch
 
 from allformer.core.model import DecoderOnlyModel
 from allformer.errors import ConfigError, GenerationError
-from allformer.generate.structured import Structured
+from allformer.generate.structured import Structured, Words
 from allformer.tasks import open_kit
 from allformer.tasks.writing import batch_row, text_of
+from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from tests.tiny import checkpoint  # noqa: F401
 
 pytest.importorskip("llguidance")
@@ -111,39 +113,43 @@ def test_special_tokens_are_no_text(checkpoint):
         assert text in ("</s>", "<pad>", "<mask>")  # letter by letter
 
 
-def form(kit, pattern: str, start: int = 0):
-    eos = (kit.tokenizer.special_ids["eos"],)
-    return Structured.regex(pattern).form(
-        kit.tokenizer, vocab=kit.tokenizer.vocab_size, eos=eos, start=start
-    )
+@cache
+def letters() -> Tokenizer:
+    """A token a byte, and some that are special."""
+    return train_tokenizer(["abcdefxyzuvw"], "bytes", 260)
 
 
-def left(kit, keeps, *rows: str) -> list[str]:
+def form(pattern: str, start: int = 0):
+    eos, vocab = (letters().eos_id,), letters().vocab_size
+    return Structured.regex(pattern).form(letters(), vocab=vocab, eos=eos, start=start)
+
+
+def left(keeps, *rows: str) -> list[str]:
     """What may follow each of these texts, as one text of all the tokens."""
-    ids = torch.tensor([kit.tokenizer.encode(row, add_special_tokens=False) for row in rows])
-    scores = keeps(ids, torch.zeros(len(ids), kit.tokenizer.vocab_size), torch.arange(len(ids)))
-    return ["".join(kit.tokenizer.decode(row.isfinite().nonzero())) for row in scores]
+    ids = torch.tensor([letters().encode(row, add_special_tokens=False) for row in rows])
+    scores = keeps(ids, torch.zeros(len(ids), letters().vocab_size), torch.arange(len(ids)))
+    return [letters().decode(row.isfinite().nonzero(), skip_special_tokens=False) for row in scores]
 
 
-def check_rows_may_move(kit) -> None:
+def check_rows_may_move() -> None:
     """What may follow depends on what was said alone: not on the row, nor on earlier questions."""
-    keeps = form(kit, "ab(cd|ef)|xyz")
-    assert left(kit, keeps, "a", "x") == ["b", "y"]
-    assert left(kit, keeps, "xy", "ab", "ab") == ["z", "ce", "ce"]
-    assert left(kit, keeps, "abe", "abc", "xyz") == ["f", "d", ""]
-    assert left(kit, keeps, "a", "x") == ["b", "y"]  # taken back
-    assert left(kit, keeps, "abc") == ["d"]
+    keeps = form("ab(cd|ef)|xyz")
+    assert left(keeps, "a", "x") == ["b", "y"]
+    assert left(keeps, "xy", "ab", "ab") == ["z", "ce", "ce"]
+    assert left(keeps, "abe", "abc", "xyz") == ["f", "d", "</s>"]
+    assert left(keeps, "a", "x") == ["b", "y"]  # taken back
+    assert left(keeps, "abc") == ["d"]
 
 
-def test_rows_may_move_multiply_and_be_asked_again(checkpoint):
-    check_rows_may_move(open_kit(checkpoint("gpt2")))
+def test_rows_may_move_multiply_and_be_asked_again():
+    check_rows_may_move()
 
 
-def check_what_is_over_is_free(kit) -> None:
+def check_what_is_over_is_free() -> None:
     """A row that has ended runs on unseen, a dead beam is never chosen: neither is looked at."""
-    keeps, eos = form(kit, "ab"), kit.tokenizer.special_ids["eos"]
-    scores = torch.zeros(3, kit.tokenizer.vocab_size)
-    a, b, z = (kit.tokenizer.encode(letter)[0] for letter in "abz")
+    keeps, eos = form("ab"), letters().eos_id
+    scores = torch.zeros(3, letters().vocab_size)
+    a, b, z = (letters().encode(letter)[0] for letter in "abz")
     ids = torch.tensor([[a, b, eos], [a, z, z], [a, b, z]])
     assert keeps(ids, scores, torch.arange(3)).eq(scores).all()
     assert keeps.complete([a, b, eos, z])
@@ -152,16 +158,47 @@ def check_what_is_over_is_free(kit) -> None:
     assert not keeps.complete([a, z])
 
 
-def test_what_is_over_is_free(checkpoint):
-    check_what_is_over_is_free(open_kit(checkpoint("gpt2")))
+def test_what_is_over_is_free():
+    check_what_is_over_is_free()
 
 
-def test_what_stands_before_the_first_free_token_is_not_looked_at(checkpoint):
-    kit = open_kit(checkpoint("gpt2"))
-    keeps = form(kit, "ab", start=3)
-    assert left(kit, keeps, "xyz", "uvw") == ["a", "a"]
-    assert len(left(kit, keeps, "xy")[0]) > 200  # a forced token is still to come
-    assert left(kit, keeps, "xyza") == ["b"]
+def check_start() -> None:
+    """What stands before the first token that may be chosen is not looked at."""
+    keeps = form("ab", start=3)
+    assert left(keeps, "xyz", "uvw") == ["a", "a"]
+    assert len(left(keeps, "xy")[0]) > 200  # a forced token is still to come
+    assert left(keeps, "xyza") == ["b"]
+
+
+def test_what_stands_before_the_first_free_token_is_not_looked_at():
+    check_start()
+
+
+def check_nothing_left() -> None:
+    """Where the options leave nothing that the form allows, there is no number to choose by."""
+    keeps, scores = form("ab"), torch.zeros(2, letters().vocab_size)
+    a, b = letters().encode("ab")
+    scores[0, a] = float("-inf")
+    kept = keeps(torch.empty(2, 0, dtype=torch.long), scores, torch.arange(2))
+    assert kept[0].isnan().all()
+    assert kept[1, a] == 0
+    assert kept[1, b] == float("-inf")
+
+
+def test_where_nothing_is_left_there_is_no_number():
+    check_nothing_left()
+
+
+def check_special() -> None:
+    """Special tokens are spelt like text and are none; nor are ids that the tokeniser lacks."""
+    words = Words(letters(), letters().vocab_size + 2, (letters().eos_id,))
+    beyond = range(letters().vocab_size, letters().vocab_size + 2)
+    assert set(words.special_token_ids) >= {*letters().special_ids.values(), *beyond}
+    assert left(form("<pad>|</s>"), "<") == ["/p"]
+
+
+def test_special_tokens_and_missing_ids_are_no_text():
+    check_special()
 
 
 def test_options_that_forbid_the_only_way_on_are_an_error(checkpoint):
