@@ -141,7 +141,7 @@ SHELL = [
     *READMES,
     *(
         f"docs/{name}{end}"
-        for name in ("training", "tasks", "long", "vision", "audio")
+        for name in ("training", "tasks", "long", "vision", "audio", "generation")
         for end in ENDS
     ),
 ]
