@@ -10,6 +10,7 @@ Legend: R rows, L tokens so far, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -38,10 +39,9 @@ class Form:
             return scores
         said = [tuple(row) for row in ids[:, self.start :].tolist()]
         self.states = {key: self._reach(key) for key in dict.fromkeys(said)}
-        masks = {key: self._mask(state) for key, state in self.states.items()}
-        bits = torch.stack([masks[key] for key in said])
-        free = [self.states[key] is None for key in said]
-        return _keep(scores, bits.to(scores.device), torch.tensor(free, device=scores.device))
+        masks = _masks(list(self.states.values()), self.vocab)
+        at = {key: i for i, key in enumerate(self.states)}
+        return _keep(scores, masks[[at[key] for key in said]].to(scores.device))
 
     def complete(self, tokens: Sequence[int]) -> bool:
         """Whether these tokens satisfy it; what stands behind an end does not count."""
@@ -67,13 +67,25 @@ class Form:
             _check(state)
         return state
 
-    def _mask(self, state: Any) -> Tensor:
-        """V/8 bytes, a bit for each token."""
-        bits = torch.zeros((self.vocab + 31) // 32 * 4, dtype=torch.uint8)
-        if state is not None:
-            state.unsafe_compute_mask_ptr(bits.data_ptr(), bits.numel())
-            _check(state)
-        return bits
+
+def _masks(states: list[Any], vocab: int) -> Tensor:
+    """N V/8 bytes, a bit for each token that is allowed: all of them where a state is over."""
+    from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
+
+    masks = allocate_token_bitmask(len(states), vocab)  # all ones
+    running = [(state, i) for i, state in enumerate(states) if state is not None]
+    if running:
+        fill_next_token_bitmask_par(_threads(), running, masks)
+    for state, _ in running:
+        _check(state)
+    return torch.from_numpy(masks).view(torch.uint8)
+
+
+@lru_cache(maxsize=1)
+def _threads() -> Any:
+    from llguidance import LLExecutor
+
+    return LLExecutor()
 
 
 def _check(state: Any) -> None:
@@ -89,13 +101,19 @@ def _check(state: Any) -> None:
     raise GenerationError(f"the form cannot be followed any further: {cause}; make it simpler")
 
 
-def _keep(scores: Tensor, bits: Tensor, free: Tensor) -> Tensor:
+def _keep(scores: Tensor, bits: Tensor) -> Tensor:
     """`bits` R V/8; −∞ for what is not allowed, and NaN throughout where nothing is left.
 
     The search looks for NaN, without waiting for the device, and says that no token is left.
     """
-    each = bits[:, :, None] >> torch.arange(8, device=bits.device, dtype=torch.uint8) & 1
-    allowed = each.flatten(1)[:, : scores.shape[1]].bool() | free[:, None]
-    kept = scores.masked_fill(~allowed, _NEVER)
-    nothing = (kept == _NEVER).all(-1) & ~free
-    return kept.masked_fill(nothing[:, None], float("nan"))
+    never = _spread(scores.dtype, scores.device)[bits.int()].flatten(1)  # R V
+    kept = scores + never[:, : scores.shape[1]]
+    nothing = torch.where(kept.amax(-1, keepdim=True) == _NEVER, float("nan"), 0.0)
+    return kept.add_(nothing)
+
+
+@lru_cache(maxsize=8)
+def _spread(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """256 8: what each byte adds to the scores of its eight tokens."""
+    bits = torch.arange(256)[:, None] >> torch.arange(8) & 1
+    return torch.where(bits == 1, 0.0, _NEVER).to(device, dtype)
