@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
+from allformer.errors import ConfigError
 from allformer.tasks.ends import Ends
 from allformer.text.ids import CLEANED
 from allformer.text.tokenizer import Tokenizer
@@ -37,6 +38,11 @@ class Stream:
 
     def put(self, value: Tensor) -> None:
         """The prompt, then the new tokens."""
+        if value.ndim == 2 and len(value) > 1:
+            raise ConfigError(
+                f"a stream shows one text, not {len(value)} side by side; give one prompt, and "
+                f"num_return_sequences=1"
+            )
         ids = [int(i) for i in value.flatten().tolist()]
         if self.ids is None:
             self._begin(ids[-max(_KEPT, self.ends.longest) :])

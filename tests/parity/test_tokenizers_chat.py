@@ -35,6 +35,12 @@ TEMPLATES = {
         "{%- if add_generation_prompt %}{{- '<|h|>assistant\n\n' }}{%- endif %}\n"
         "{%- if documents is none %}no documents{% endif %}{{ x is defined }} {{ x }}"
     ),
+    "chatml": (
+        "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}"
+        "{{ '<|im_start|>system\nBe kind.<|im_end|>\n' }}{% endif %}"
+        "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    ),
     "odd": (
         "  {% for m in messages %}  \n  {% if m.role == 'skip' %}{% continue %}{% endif %}"
         "{% if loop.index > 3 %}{% break %}{% endif %}\n"

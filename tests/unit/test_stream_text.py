@@ -9,6 +9,7 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers
 
+from allformer.errors import ConfigError
 from allformer.tasks.ends import Ends
 from allformer.tasks.stream import Stream
 from allformer.text.ids import TRAINED
@@ -110,6 +111,11 @@ def test_what_a_clean_up_may_close_is_held_back():
     ids = tokenizer.encode("er is n't da . ", add_special_tokens=False)
     shown = bits(tokenizer, ids, prompt="ja")
     assert "".join(shown) == "er isn't da. " == tokenizer.decode(ids)
+
+
+def test_texts_side_by_side_are_refused():
+    with pytest.raises(ConfigError, match="a stream shows one text, not 2"):
+        Stream(bytes_alone(), print).put(torch.tensor([[1, 2], [3, 4]]))
 
 
 def test_the_earliest_of_several_ends_counts():
