@@ -37,10 +37,10 @@ def generate(
     `chat` puts the prompt into the checkpoint's chat template (or into `chat_template`), as what
     the user says (after `system`); a prompt may be a list of messages then. `options` are those of
     `model.generate`, with transformers' names; the checkpoint's generation_config.json says the
-    others. With `num_return_sequences` > 1, so many texts of each prompt. One of `stop_strings` ends
-    a text and is no part of it. `streamer=Stream(…)` shows a text while it is written, `pace=Pace()`
-    measures how fast, `structured=Structured.regex(…)` gives it a form, and `prefix=Prefix()` keeps
-    what was read for the next call.
+    others. With `num_return_sequences` > 1, so many texts of each prompt. One of `stop_strings`
+    ends a text and is no part of it. `streamer=Stream(…)` shows a text while it is written,
+    `pace=Pace()` measures how fast, `structured=Structured.regex(…)` gives it a form, and
+    `prefix=Prefix()` keeps what was read for the next call.
     """
     need(pipeline, "generate")
     for name, value in (("system", system), ("chat_template", chat_template)):
