@@ -81,6 +81,7 @@ def test_what_is_written_has_the_form_that_was_asked_for(allformer, checkpoint, 
 def test_a_forced_first_token_is_no_part_of_the_form(checkpoint, tmp_path, recwarn):
     from allformer.generate.structured import Structured
 
+    pytest.importorskip("llguidance")
     path = tiny.make(tmp_path / "bart", "bart")
     tiny.edit(path / "generation_config.json", forced_bos_token_id=0, forced_eos_token_id=2)
     found = generate(path, ["Goethe", "he"], structured=Structured.regex("[a-f]{3}"), min_length=0)

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from functools import cache
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -18,8 +19,8 @@ from allformer.tasks.writing import batch_row, text_of
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from tests.tiny import checkpoint  # noqa: F401
 
-pytest.importorskip("llguidance")
 pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(find_spec("llguidance") is None, reason="llguidance is missing")
 # ruff: noqa: F811
 
 PROMPTS = ["Goethe", "A man is eating"]
