@@ -63,6 +63,7 @@ def write(
     streamer, guesses = options.pop("streamer", None), options.pop("guesses", None)
     structured, prefix = options.pop("structured", None), options.pop("prefix", None)
     pace, cache = options.pop("pace", None), options.pop("cache", None)
+    assistant = options.pop("assistant_model", None)
     g = settings(pipeline, said, options)
     ends = Ends(as_strings(g.stop_strings))
     back = g.num_return_sequences or 1
@@ -72,7 +73,7 @@ def write(
         "tokenizer": pipeline.tokenizer,
         "structured": structured,
         "prefix": prefix,
-        "assistant_model": options.pop("assistant_model", None),
+        "assistant_model": assistant,
         "cache": cache,
     }
     out: list[list[str]] = [[] for _ in texts]
