@@ -87,11 +87,11 @@ def generate(
         g = replace(g, forced_eos_token_id=None)  # the form says where it ends
     check_together(g)
     aids.check(model, g, options)
-    _warn_unused(g, options)
+    warn_unused(g, options)
     beams = g.num_beams or 1
     if streamer is not None and beams > 1:
         raise ConfigError(f"a streamer cannot follow num_beams={beams}; set num_beams=1")
-    _check_generator(generator, model.device)
+    check_generator(generator, model.device)
     with torch.inference_mode():
         if isinstance(model, EncoderDecoderModel) and not model.config.encoder.source.vocab:
             source, mask = read_other(model, input_ids, attention_mask, inputs)
@@ -107,7 +107,7 @@ def generate(
             # All that can be refused is refused before the model has any work.
             skip = padding_columns(mask) if ids is source else 0
             new = new_tokens(model, ids.shape[1], skip, g)
-            request = _request(model, g, source, ids, new, generator, tokenizer)
+            request = make_request(model, g, source, ids, new, generator, tokenizer)
             request.streamer = streamer
             request.processors = [*request.processors, *processors]
             if structured is not None:
@@ -156,7 +156,7 @@ def own_options(model: EncoderDecoderModel | DecoderOnlyModel) -> list[Generatio
     return [own] if told is None else [own, told]
 
 
-def _request(
+def make_request(
     model: EncoderDecoderModel | DecoderOnlyModel,
     g: GenerationConfig,
     source: Tensor,
@@ -245,7 +245,7 @@ def _row_limits(limits: Sequence[int], rows: int) -> Tensor:
     return torch.tensor(limits, dtype=torch.long)
 
 
-def _warn_unused(g: GenerationConfig, options: dict[str, Any]) -> None:
+def warn_unused(g: GenerationConfig, options: dict[str, Any]) -> None:
     """An option that was asked for and does nothing is a mistake in the call."""
     idle = [] if g.do_sample else [(name, "do_sample=True") for name in _SAMPLING]
     if (g.num_beams or 1) == 1:
@@ -255,7 +255,7 @@ def _warn_unused(g: GenerationConfig, options: dict[str, Any]) -> None:
             warnings.warn(f"{name}={options[name]} does nothing without {needs}", stacklevel=3)
 
 
-def _check_generator(generator: torch.Generator | None, device: torch.device) -> None:
+def check_generator(generator: torch.Generator | None, device: torch.device) -> None:
     if generator is not None and generator.device.type != device.type:
         raise ConfigError(
             f"generator draws on {generator.device}, but the model is on {device}; "

@@ -80,10 +80,7 @@ class Rows:
             return None
         *over, wrong = torch.cat([self.over, self.wrong[None]]).tolist()
         if wrong:
-            raise GenerationError(
-                "the scores of the next token are not numbers (NaN); look for NaN in the weights, "
-                "try a wider dtype, and see that the options do not forbid every token"
-            )
+            raise not_numbers()
         self.ended = all(over)
         if self.ended or len(over) <= FEW or sum(over) < IDLE * len(over):
             return None
@@ -95,3 +92,11 @@ class Rows:
         """Only these rows of the batch go on."""
         self.limit, self.here, self.hit = self.limit[stay], self.here[stay], self.hit[stay]
         self.over = self.hit  # together, nobody leaves
+
+
+def not_numbers() -> GenerationError:
+    """What to raise when the score of a chosen token is NaN."""
+    return GenerationError(
+        "the scores of the next token are not numbers (NaN); look for NaN in the weights, "
+        "try a wider dtype, and see that the options do not forbid every token"
+    )

@@ -47,6 +47,11 @@ class Stop:
         """Whether it can only be said by looking at the tokens, or at the clock."""
         return self.spelling is not None or self.deadline is not None
 
+    @property
+    def late(self) -> bool:
+        """Whether there is no time left."""
+        return self.deadline is not None and time.monotonic() > self.deadline
+
     def __call__(self, ids: Tensor) -> Tensor:
         """rows L → rows, True where the last token ends the sequence."""
         last = ids[:, -1]
@@ -56,7 +61,7 @@ class Stop:
         if self.spelling is not None:
             ends = [self._ends(row) for row in ids[:, -self.reach :].tolist()]
             done = done | torch.tensor(ends, device=ids.device)
-        if self.deadline is not None and time.monotonic() > self.deadline:
+        if self.late:
             done = torch.ones_like(done)
         return done
 

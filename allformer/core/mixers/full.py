@@ -15,6 +15,7 @@ from allformer.core.fused.norm import NOTHING, Thinning
 from allformer.core.kernels import Case, Plan, choose
 from allformer.core.kernels.banded import Banded, band_of
 from allformer.core.kernels.flex import Flex, window_blocks
+from allformer.core.kernels.paged import PagedKernel, paged_serves
 from allformer.core.kernels.sdpa import SDPA
 from allformer.core.kernels.short import rows_of, short_rows, usual_length
 from allformer.core.layout import Packed, compact
@@ -23,7 +24,9 @@ from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.places import mask_of
 from allformer.core.registry import implements
 from allformer.core.relatives.relative import Extra, Relation
+from allformer.core.resumed import Resumed
 from allformer.core.states import Paths, State
+from allformer.core.states.pages import Pages
 from allformer.core.taps import listening_exactly, tap
 
 
@@ -43,8 +46,10 @@ class Full(Mixer):
             scene.kernel, scene.device, scene.dtype, self.size, scene.query.packed, full,
             length, self.heads != self.groups, drops=self.training and self.dropout > 0,
         )  # fmt: skip
-        kernel = choose(self._windowed(case, scene))
         query, key = scene.query, scene.key
+        if isinstance(query, Resumed):
+            return self._resumed(scene, query, case)
+        kernel = choose(self._windowed(case, scene))
         if kernel.whole:
             return Plan(kernel, causal=scene.causal, rows=rows_of(scene), length=length)
         if isinstance(kernel, Flex):
@@ -68,6 +73,17 @@ class Full(Mixer):
             query, key = near, near if key is query else compact(key)
         plan = Plan(kernel, query=query, key=key)
         return self._grids(scene._replace(query=query, key=key), plan)
+
+    def _resumed(self, scene: Scene, query: Resumed, case: Case) -> Plan:
+        """Rows that go on from places of their own, on grids; by one token each, keys in pages are
+        read where they lie. What is looked at across is a grid already."""
+        state = scene.state
+        each = query.keep.shape[1] == 1 and not scene.relation.adds and self.dilation == 1
+        if isinstance(state, Pages) and each and paged_serves(case):
+            frame, reach = state.frame, None if self.reach is None else self.reach[0]
+            kernel = PagedKernel(frame.table, frame.lengths, frame.size, reach)
+            return Plan(kernel, Look(), query=query)
+        return self._grids(scene, Plan(choose(case), query=query))
 
     def _windowed(self, case: Case, scene: Scene) -> Case:
         """With the window, where queries are the last of the keys, in order: kernels that leave out

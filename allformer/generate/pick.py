@@ -1,0 +1,81 @@
+"""The next token of rows that have nothing in common: each by its own options.
+
+Rows that want the likeliest token are answered together, and so are those that narrow what they
+draw from in the same way; each draws with its own generator. What changes scores by what was said
+runs row by row.
+
+Legend: R rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from allformer.errors import ConfigError
+from allformer.generate.reply import Reply
+from allformer.generate.request import Request
+from allformer.generate.rows import not_numbers
+
+
+class Pick(NamedTuple):
+    """A row's token, or what went wrong in choosing it."""
+
+    token: int
+    error: Exception | None = None
+
+
+def pick(logits: Tensor, replies: Sequence[Reply]) -> list[Pick]:
+    """A token for each reply, from its row of `logits` (R V). One wait for the device."""
+    best: list[Tensor] = [logits.new_zeros(2, dtype=torch.float64)] * len(replies)
+    errors: dict[int, Exception] = {}
+    groups: dict[Hashable, list[int]] = {}
+    for i, reply in enumerate(replies):
+        groups.setdefault(_kind(reply.request, i), []).append(i)
+    for rows in groups.values():
+        mine = logits if len(rows) == len(replies) else logits[rows]
+        try:
+            for i, each in zip(rows, _take(mine, [replies[i] for i in rows]), strict=True):
+                best[i] = each
+        except Exception as error:  # whatever a request's own processor may raise is its own
+            errors |= dict.fromkeys(rows, error)
+    answers = torch.stack(best).tolist()
+    return [
+        Pick(int(token), errors.get(i) or (not_numbers() if rank != rank else None))
+        for i, (token, rank) in enumerate(answers)
+    ]
+
+
+def _kind(request: Request, row: int) -> Hashable:
+    """What rows must have in common to be answered together; one that looks at its text has
+    nothing."""
+    if request.processors:
+        return row
+    warps = tuple(
+        (warp.func, *sorted(warp.keywords.items())) if isinstance(warp, partial) else warp
+        for warp in request.warps
+    )
+    return (*warps, request.renormalise, request.draw is None)
+
+
+def _take(scores: Tensor, replies: Sequence[Reply]) -> Tensor:
+    """Tokens and how they ranked, R 2 in fp64, which has every id and NaN alike."""
+    request = replies[0].request  # the others' does the same
+    ids = scores.new_empty(len(replies), 0, dtype=torch.long)
+    if request.processors:
+        ids = torch.tensor([replies[0].ids], device=scores.device)
+    shape = scores.shape
+    scores = request.process(ids, scores, torch.zeros(1, dtype=torch.long, device=scores.device))
+    if scores.shape != shape:
+        raise ConfigError(
+            f"a processor made scores of {tuple(scores.shape)} from {tuple(shape)}; give as many"
+        )
+    if request.draw is not None:
+        noise = [x.request.draw.noise(scores) for x in replies if x.request.draw is not None]
+        scores = scores.softmax(-1) / torch.cat(noise)
+    rank, token = scores.max(-1)
+    return torch.stack([token.double(), rank.double()], dim=-1)

@@ -1,0 +1,158 @@
+"""A model as an engine calls it: rows that have nothing in common go on side by side.
+
+    reader = Reader(model, pages=1000, size=16)
+    logits = reader.read([Line(ids=[5, 7], past=3, pages=[4])])        # rows V
+
+What rows remember lies in pages, which the caller hands out (`core/states/pool.py`).
+
+Legend: R rows, N new tokens of all rows, P pages of a row, S source length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from allformer.core.inputs import Side
+from allformer.core.layout import Grid
+from allformer.core.mixers.full import Full
+from allformer.core.mixers.window import Window
+from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
+from allformer.core.precision import widen
+from allformer.core.resumed import Resumed, resume
+from allformer.core.states import Growing, Ring
+from allformer.core.states.pages import PagedCache
+from allformer.errors import ConfigError
+from allformer.generate.stepper import stepper_for
+
+
+class Line(NamedTuple):
+    """New tokens of a row, behind `past` that were read; the row's pages, those for them too; and
+    the pages of its source, which has `source` tokens."""
+
+    ids: Sequence[int]
+    past: int
+    pages: Sequence[int]
+    sources: Sequence[int] = ()
+    source: int = 0
+
+
+class Reader:
+    """`model` with stores of `pages` pages of `size` tokens; `dtype` is what is computed in."""
+
+    def __init__(
+        self,
+        model: DecoderOnlyModel | EncoderDecoderModel,
+        pages: int,
+        size: int,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.model, self.dtype, self.size = model, dtype, size
+        self.cache = PagedCache(shapes(model), pages, size)
+        self.longest = model.config.decoder.longest
+
+    def read(self, lines: Sequence[Line]) -> Tensor:
+        """The logits behind the last token of each line, R V, in at least fp32."""
+        device = self.model.device
+        layout = resume([x.past for x in lines], [len(x.ids) for x in lines], device)
+        ids = torch.tensor([i for line in lines for i in line.ids], device=device)
+        sources = None
+        if isinstance(self.model, EncoderDecoderModel):
+            lengths = torch.tensor([x.source for x in lines], device=device)
+            sources = table_of([x.sources for x in lines]).to(device), lengths
+        table = table_of([x.pages for x in lines]).to(device)
+        return self.call(ids, layout, table, sources)
+
+    def call(
+        self,
+        ids: Tensor,
+        layout: Resumed,
+        table: Tensor,
+        sources: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """The same from tensors on the device: ids N, table R P, of the sources R P and R."""
+        self.cache.turn_to(table, layout)
+        self.cache.frame.sources = sources
+        first = getattr(self.model.decoder.source.position, "first", 0)
+        inputs = {"input_ids": ids, "position_ids": layout.numbers + first}
+        room = table.shape[1] * self.size
+        # What rows may become was checked when they came: no number is looked at here.
+        side = Side(layout, inputs, None, room if self.longest is None else min(room, self.longest))
+        hidden = self._hidden(side, sources)
+        return widen(self.model.logits(hidden[layout.starts[1:].long() - 1]))
+
+    def _hidden(self, side: Side, sources: tuple[Tensor, Tensor] | None) -> Tensor:
+        """The last states, N dim."""
+        model = self.model
+        if sources is None:
+            return model.hidden({"decoder": side}, dtype=self.dtype, cache=self.cache)["decoder"]
+        table, lengths = sources
+        width = table.shape[1] * self.size
+        keep = torch.arange(width, device=table.device) < lengths[:, None]
+        x = model.decoder.source(side, self.dtype)
+        across = Grid(len(table), width, keep)
+        states: Tensor = model.decoder(
+            x, side.layout, across=across, cache=self.cache, inputs=side.inputs
+        )
+        return states
+
+    def encode(self, sources: Sequence[Sequence[int]], pages: Sequence[Sequence[int]]) -> None:
+        """Read sources, and write what a decoder looks at in them into pages."""
+        model = self.model
+        assert isinstance(model, EncoderDecoderModel)
+        lengths = torch.tensor([len(x) for x in sources])
+        keep = torch.arange(int(lengths.max())) < lengths[:, None]  # R S
+        ids = torch.zeros(keep.shape, dtype=torch.long)
+        ids[keep] = torch.tensor([i for source in sources for i in source])
+        at = torch.arange(keep.shape[1])
+        slots = table_of(pages)[:, at // self.size] * self.size + at % self.size
+        ids, mask, slots = (x.to(model.device) for x in (ids, keep, slots.where(keep, 0)))
+        memory = model.encode(ids, None if bool(keep.all()) else mask, dtype=self.dtype)
+        for i, j in enumerate(model.decoder.order):
+            across: Any = model.decoder.layers[j].cross
+            k, v = across.memory.cut(across.memory(memory))
+            self.cache.stores[i].write(slots.flatten(), k, v)
+
+
+def table_of(pages: Sequence[Sequence[int]]) -> Tensor:
+    """The pages of each row, R P; 0 behind the last."""
+    width = max(map(len, pages))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in pages])
+
+
+def shapes(model: DecoderOnlyModel | EncoderDecoderModel) -> list[tuple[int, int]]:
+    """Key/value heads and head size of each layer of the decoder; a model whose memory is not keys
+    and values of tokens is refused."""
+    stepper_for(model)  # refuses what cannot write
+    if isinstance(model, EncoderDecoderModel) and not model.config.encoder.source.vocab:
+        source = type(model.config.encoder.source).__name__
+        raise _refused(f"an Engine takes ids, but the encoder's source is {source}")
+    if model.vocab_head.placed:
+        head = type(model.vocab_head).__name__
+        raise _refused(f"an Engine's rows stand at places of their own, which {head} cannot score")
+    decoder: Any = model.decoder
+    out = []
+    for state, j in zip(decoder.new_cache().layers, decoder.order, strict=True):
+        layer, own = decoder.layers[j], type(state.own)
+        mixer = layer.attention.mixer
+        odd = own if own not in (Growing, Ring) else type(mixer)
+        if odd not in (Growing, Ring, Full, Window):
+            raise _refused(
+                f"an Engine keeps keys and values in pages, which {odd.__name__} cannot use"
+            )
+        across = layer.cross.mixer if layer.has_cross else mixer
+        mine, other = mixer.groups * mixer.size, across.groups * across.size
+        if mine != other:
+            raise _refused(
+                f"an Engine has pages of one kind, but keys of self-attention have {mine} numbers "
+                f"and those across {other}"
+            )
+        out.append((mixer.groups, mixer.size))
+    return out
+
+
+def _refused(why: str) -> ConfigError:
+    return ConfigError(f"{why}; call generate, a batch at a time")
