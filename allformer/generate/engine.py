@@ -28,10 +28,11 @@ from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.states.pool import Pool
 from allformer.errors import ConfigError
 from allformer.generate.admit import admit
+from allformer.generate.line import Line
 from allformer.generate.options import GenerationConfig
 from allformer.generate.pick import pick
 from allformer.generate.processors import Processor
-from allformer.generate.reader import Line, Reader, shapes
+from allformer.generate.reader import Reader, shapes
 from allformer.generate.reply import Reply, Seat
 
 _by_number = attrgetter("number")

@@ -9,6 +9,7 @@ Legend: R rows, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -31,23 +32,22 @@ class Pick(NamedTuple):
 
 def pick(logits: Tensor, replies: Sequence[Reply]) -> list[Pick]:
     """A token for each reply, from its row of `logits` (R V). One wait for the device."""
-    best: list[Tensor] = [logits.new_zeros(2, dtype=torch.float64)] * len(replies)
-    errors: dict[int, Exception] = {}
     groups: dict[Hashable, list[int]] = {}
     for i, reply in enumerate(replies):
         groups.setdefault(_kind(reply.request, i), []).append(i)
+    found: list[Tensor] = []
+    order: list[int] = []  # whose they are
+    picks: dict[int, Pick] = {}
     for rows in groups.values():
         mine = logits if len(rows) == len(replies) else logits[rows]
         try:
-            for i, each in zip(rows, _take(mine, [replies[i] for i in rows]), strict=True):
-                best[i] = each
+            found.append(_take(mine, [replies[i] for i in rows]))
+            order += rows
         except Exception as error:  # whatever a request's own processor may raise is its own
-            errors |= dict.fromkeys(rows, error)
-    answers = torch.stack(best).tolist()
-    return [
-        Pick(int(token), errors.get(i) or (not_numbers() if rank != rank else None))
-        for i, (token, rank) in enumerate(answers)
-    ]
+            picks |= dict.fromkeys(rows, Pick(-1, error))
+    for i, (token, rank) in zip(order, torch.cat(found).tolist() if found else (), strict=True):
+        picks[i] = Pick(int(token), not_numbers() if math.isnan(rank) else None)
+    return [picks[i] for i in range(len(replies))]
 
 
 def _kind(request: Request, row: int) -> Hashable:

@@ -11,33 +11,27 @@ Legend: R rows, N new tokens of all rows, P pages of a row, S source length, V v
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from allformer.core.inputs import Side
+from allformer.core.kernels.kernel import Case
+from allformer.core.kernels.paged import paged_serves
 from allformer.core.layout import Grid
 from allformer.core.mixers.full import Full
 from allformer.core.mixers.window import Window
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import widen
+from allformer.core.relatives.rotary import Rotary
 from allformer.core.resumed import Resumed, resume
 from allformer.core.states import Growing, Ring
 from allformer.core.states.pages import PagedCache
 from allformer.errors import ConfigError
+from allformer.generate.fixed_steps import FixedSteps
+from allformer.generate.line import Line
 from allformer.generate.stepper import stepper_for
-
-
-class Line(NamedTuple):
-    """New tokens of a row, behind `past` that were read; the row's pages, those for them too; and
-    the pages of its source, which has `source` tokens."""
-
-    ids: Sequence[int]
-    past: int
-    pages: Sequence[int]
-    sources: Sequence[int] = ()
-    source: int = 0
 
 
 class Reader:
@@ -53,9 +47,26 @@ class Reader:
         self.model, self.dtype, self.size = model, dtype, size
         self.cache = PagedCache(shapes(model), pages, size)
         self.longest = model.config.decoder.longest
+        self.steps: FixedSteps | None = None
+        if self._captures():
+            across = isinstance(model, EncoderDecoderModel)
+            self.steps = FixedSteps(self.call, model.device, across, capture=True)
+
+    def _captures(self) -> bool:
+        """Whether steps by one token are worth a graph: a kernel reads the pages where they lie, so
+        that a table may be wider than a row."""
+        decoder: Any = self.model.decoder
+        if decoder.relative is not None and not isinstance(decoder.relative, Rotary):
+            return False  # a bias for every pair of places
+        dtype = self.dtype or next(self.model.parameters()).dtype
+        mixers = [layer.attention.mixer for layer in decoder.layers]
+        cases = {Case("fast", self.model.device, dtype, mixer.size) for mixer in mixers}
+        return all(map(paged_serves, cases)) and all(mixer.dilation == 1 for mixer in mixers)
 
     def read(self, lines: Sequence[Line]) -> Tensor:
         """The logits behind the last token of each line, R V, in at least fp32."""
+        if self.steps is not None and all(len(line.ids) == 1 for line in lines):
+            return self.steps.read(lines)
         device = self.model.device
         layout = resume([x.past for x in lines], [len(x.ids) for x in lines], device)
         ids = torch.tensor([i for line in lines for i in line.ids], device=device)

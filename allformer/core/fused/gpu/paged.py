@@ -130,7 +130,7 @@ def paged_attention(
     out = torch.empty(shape, dtype=q.dtype if few else torch.float32, device=q.device)
     peaks = out if few else torch.empty(shape[:-1], dtype=torch.float32, device=q.device)
     totals = out if few else torch.empty_like(peaks)
-    given = (q, keys, values, table, lengths, out, peaks, totals, scale, table.shape[1])
+    given = (q, keys, values, table, lengths, out, peaks, totals, scale, table.stride(0))
     how = {
         "D": size, "WIDE": triton.next_power_of_2(size), "BLOCK": _BLOCK, "PAGE": page,
         "PARTS": parts, "REACH": -1 if reach is None else reach, "num_warps": 4,

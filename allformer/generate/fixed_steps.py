@@ -1,0 +1,127 @@
+"""Steps by one token of each row, in a few fixed shapes, so that a GPU replays them as graphs.
+
+Rows are filled up to the next size of `SIZES` with rows that are nobody's, which write to page 0.
+A shape is captured when it has come often enough: until then steps are called as they are.
+
+Legend: R rows, P pages of a row, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from allformer.core.fused import capturing
+from allformer.core.graph import Captured, on_side_stream
+from allformer.core.resumed import Resumed, resume_each
+from allformer.generate.line import Line
+
+SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
+# The pages of a row, and of a source, are filled up too, to the next power of two from here on: a
+# table costs next to nothing, a graph tens of milliseconds.
+PAGES, SOURCES = 256, 8
+# To capture costs a few calls of the same (one to warm up, one to record, and the host's time for
+# the graph): a shape that has come three times is likely to come often.
+OFTEN = 3
+
+Call = Callable[[Tensor, Resumed, Tensor, tuple[Tensor, Tensor] | None], Tensor]
+
+
+class Shape(NamedTuple):
+    """Rows, pages of each, and pages of a source; 0: nothing is looked at across."""
+
+    rows: int
+    pages: int
+    sources: int
+
+
+class FixedSteps:
+    """`call(ids, layout, table, sources)` in fixed shapes; with `capture`, as graphs of a GPU.
+
+    A shape that cannot be captured is called as it is from then on; `refused` says why.
+    """
+
+    def __init__(self, call: Call, device: torch.device, across: bool, capture: bool) -> None:
+        self.call, self.device, self.across, self.capture = call, device, across, capture
+        self.refused: str | None = None
+        self._seen: Counter[Shape] = Counter()
+        self._frames: dict[Shape, _Frame] = {}
+        self._graphs: dict[Shape, Captured] = {}
+        self._pool = torch.cuda.graph_pool_handle() if capture else None  # one graph at a time
+
+    def read(self, lines: Sequence[Line]) -> Tensor:
+        """The logits behind the one token of each line, R V; they stand until the next call."""
+        shape = self._shape(lines)
+        if shape not in self._frames:
+            self._frames[shape] = _Frame(shape, self.device)
+        frame = self._frames[shape]
+        frame.fill(lines)
+        self._seen[shape] += 1
+        if self.capture and self.refused is None and self._seen[shape] > OFTEN:
+            graph = self._graphs.get(shape) or self._record(shape, frame)
+            if graph is not None:
+                logits: Tensor = graph.replay()
+                return logits[: len(lines)]
+        return self._run(frame)[: len(lines)]
+
+    def _shape(self, lines: Sequence[Line]) -> Shape:
+        rows = next((size for size in SIZES if size >= len(lines)), _power(len(lines)))
+        pages = max(PAGES, _power(max(len(x.pages) for x in lines)))
+        sources = max(SOURCES, _power(max(len(x.sources) for x in lines))) if self.across else 0
+        return Shape(rows, pages, sources)
+
+    def _run(self, frame: _Frame) -> Tensor:
+        sources = (frame.sources, frame.lengths) if self.across else None
+        return self.call(frame.ids, resume_each(frame.past), frame.table, sources)
+
+    def _record(self, shape: Shape, frame: _Frame) -> Captured | None:
+        """Nothing goes wrong when a step is done twice: it writes the same at the same places."""
+        try:
+            with capturing():
+                on_side_stream(lambda: self._run(frame))
+                self._graphs[shape] = Captured(lambda: self._run(frame), self._pool)
+        except RuntimeError as error:
+            self.refused = str(error)
+            return None
+        return self._graphs[shape]
+
+
+class _Frame:
+    """What a step reads, in one tensor, which is moved at once: a token of each row, how many were
+    read before it, its source's length, its pages and the source's."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        width = 3 + shape.pages + shape.sources
+        self._host = torch.zeros(shape.rows, width, dtype=torch.long)
+        if device.type == "cuda":
+            self._host = self._host.pin_memory()
+        self._rows: np.ndarray = self._host.numpy()
+        self._there = torch.zeros_like(self._host, device=device)
+        self.ids, self.past, self.lengths = self._there[:, :3].unbind(1)
+        self.table = self._there[:, 3 : 3 + shape.pages]
+        self.sources = self._there[:, 3 + shape.pages :]
+        self._pages, self._used = shape.pages, 0
+
+    def fill(self, lines: Sequence[Line]) -> None:
+        """Rows behind the last line are nobody's."""
+        rows = self._rows
+        for row, line in zip(rows, lines, strict=False):
+            row[:3] = line.ids[0], line.past, line.source
+            row[3 : 3 + len(line.pages)] = line.pages
+            row[3 + len(line.pages) : 3 + self._pages] = 0
+            if line.sources:
+                row[3 + self._pages : 3 + self._pages + len(line.sources)] = line.sources
+                row[3 + self._pages + len(line.sources) :] = 0
+        rows[len(lines) : self._used] = 0
+        self._used = len(lines)
+        self._there.copy_(self._host, non_blocking=True)
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, count - 1).bit_length()
