@@ -165,7 +165,7 @@ class Stack(nn.Module):
             if zeros is not None:
                 x = x.masked_fill(zeros, 0.0)
                 h = None if h is None else h.masked_fill(zeros, 0.0)
-            if state is not None:
+            if state is not None and state.own.sees:
                 state.own.see(x if h is None else x + before(h))
             if entered is not None:
                 entered.append(x if h is None else x + before(h))

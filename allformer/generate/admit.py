@@ -22,6 +22,7 @@ _REFUSED = {
     "num_return_sequences": "add the request so many times: the prompt is computed once",
     "num_beams": "call generate, or set num_beams=1",
     "stop_strings": "look for them in the text, and cancel the request",
+    "prompt_lookup_num_tokens": "leave it out: the tokens are the same",
     "output_scores": "call generate",
     "output_logits": "call generate",
     "return_dict_in_generate": "leave it out: an engine gives replies",
@@ -49,8 +50,8 @@ def admit(
     g = settle(*own_options(model), generation, options=options)
     check_together(g)
     for name, way_out in _REFUSED.items():
-        value = getattr(g, name)
-        if value not in (None, False, 1):
+        value = getattr(g, name, None)
+        if value is True or value not in (None, False, 1):
             raise ConfigError(f"an Engine does not take {name}={value!r}; {way_out}")
     if g.use_cache is False:
         raise ConfigError("an Engine does not take use_cache=False; leave it out, or call generate")

@@ -106,20 +106,29 @@ class _Frame:
         self.table = self._there[:, 3 : 3 + shape.pages]
         self.sources = self._there[:, 3 + shape.pages :]
         self._pages, self._used = shape.pages, 0
+        # Whose pages stand in each row, and how many: they do but become more, so that most rows
+        # are as they were.
+        self._had: list[tuple[Sequence[int], int]] = [((), 0)] * shape.rows
 
     def fill(self, lines: Sequence[Line]) -> None:
         """Rows behind the last line are nobody's."""
-        rows = self._rows
-        for row, line in zip(rows, lines, strict=False):
-            row[:3] = line.ids[0], line.past, line.source
-            row[3 : 3 + len(line.pages)] = line.pages
-            row[3 + len(line.pages) : 3 + self._pages] = 0
-            if line.sources:
-                row[3 + self._pages : 3 + self._pages + len(line.sources)] = line.sources
-                row[3 + self._pages + len(line.sources) :] = 0
-        rows[len(lines) : self._used] = 0
+        rows = self._rows  # of the last step, which has been waited for
+        rows[: len(lines), :3] = [(line.ids[0], line.past, line.source) for line in lines]
+        for i, line in enumerate(lines):
+            kept, count = self._had[i]
+            if kept is not line.pages or count != len(kept):
+                self._put(rows[i, 3 : 3 + self._pages], line.pages)
+                self._put(rows[i, 3 + self._pages :], line.sources)
+                self._had[i] = line.pages, len(line.pages)
+        for i in range(len(lines), self._used):
+            rows[i], self._had[i] = 0, ((), 0)
         self._used = len(lines)
         self._there.copy_(self._host, non_blocking=True)
+
+    @staticmethod
+    def _put(row: np.ndarray, pages: Sequence[int]) -> None:
+        row[: len(pages)] = pages
+        row[len(pages) :] = 0
 
 
 def _power(count: int) -> int:

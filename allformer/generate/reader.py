@@ -147,10 +147,10 @@ def shapes(model: DecoderOnlyModel | EncoderDecoderModel) -> list[tuple[int, int
     decoder: Any = model.decoder
     out = []
     for state, j in zip(decoder.new_cache().layers, decoder.order, strict=True):
-        layer, own = decoder.layers[j], type(state.own)
+        layer = decoder.layers[j]
         mixer = layer.attention.mixer
-        odd = own if own not in (Growing, Ring) else type(mixer)
-        if odd not in (Growing, Ring, Full, Window):
+        odd = type(state.own) if type(mixer) in (Full, Window) else type(mixer)
+        if odd not in (Growing, Ring):
             raise _refused(
                 f"an Engine keeps keys and values in pages, which {odd.__name__} cannot use"
             )

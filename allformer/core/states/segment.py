@@ -27,6 +27,7 @@ class SegmentMemory(State):
 
     learns = True
     pieces = False  # a query sees as much more than the memory as is read with it
+    sees = True
 
     def __init__(
         self,

@@ -1,0 +1,375 @@
+"""An engine: requests that share every step say what each says alone."""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+
+from allformer.errors import ConfigError, GenerationError, LengthError
+from allformer.generate.engine import Engine
+from allformer.generate.fixed_steps import FixedSteps
+from tests.engines import Ask, Heard, ask, check_alone, check_empty, writer
+from tests.models import SPREAD, loud
+
+KINDS = ["decoder paper", "decoder modern", "decoder window", "rotary", "one key head",
+         "seq2seq paper", "seq2seq modern", "seq2seq buckets", "two vocabularies"]  # fmt: skip
+PLAIN = "decoder modern"
+
+
+def small(kind: str = PLAIN, **changes: Any) -> Engine:
+    return Engine(writer(kind), **({"pages": 40, "page": 4, "chunk": 6} | changes))
+
+
+def mixed(model: Any) -> list[Ask]:
+    """Prompts of several lengths, some that begin alike, some whose tokens are drawn."""
+    first = ask(model, 9, 50).ids
+    same = [ask(model, 3, i)._replace(ids=first + ask(model, i, i).ids) for i in (1, 4)]
+    drawn = [ask(model, 5, 8, draw=3, do_sample=True, top_k=9, max_new_tokens=9)]
+    return [ask(model, 1, 5), *same, ask(model, 14, 7, max_new_tokens=3), *drawn, ask(model, 4, 9)]
+
+
+# --- what comes out -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_says_what_it_says_alone(kind: str) -> None:
+    check_mixed(kind)
+
+
+def check_mixed(kind: str = PLAIN) -> None:
+    model = writer(kind)
+    check_alone(model, mixed(model), small(kind))
+
+
+@pytest.mark.parametrize("kind", [PLAIN, "rotary", "seq2seq paper"])
+def test_steps_of_fixed_shapes_say_the_same(kind: str) -> None:
+    check_fixed(kind)
+
+
+def check_fixed(kind: str = PLAIN) -> None:
+    model, engine = writer(kind), small(kind)
+    across = kind.startswith("seq2seq")
+    engine.reader.steps = FixedSteps(engine.reader.call, model.device, across, capture=False)
+    check_alone(model, [*mixed(model), *mixed(model)], engine)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "end": {"eos_token_id": (3, 9, 20, 22), "max_new_tokens": 20},
+    "least": {"eos_token_id": (3, 9, 20, 22), "min_new_tokens": 5, "max_new_tokens": 20},
+    "penalty": {"repetition_penalty": 1.7, "no_repeat_ngram_size": 2},
+    "words": {"bad_words_ids": [[29, 20], [28]], "sequence_bias": {(5,): 3.0}},
+    "bold": {"do_sample": True, "temperature": 1.5, "top_p": 0.8, "top_k": 0},
+    "bold too": {"do_sample": True, "temperature": 1.5, "top_p": 0.8, "top_k": 0},
+    "renormalised": {"do_sample": True, "min_p": 0.05, "renormalize_logits": True},
+    "held": {"do_sample": True, "typical_p": 0.7, "suppress_tokens": [4, 5, 6]},
+    "plain": {},
+}
+
+
+def test_each_has_its_own_options() -> None:
+    check_options()
+
+
+def check_options() -> None:
+    model, engine = writer(PLAIN), small(pages=100)
+    asked = [
+        ask(model, 5, i, draw=i if x.get("do_sample") else None, **x)
+        for i, x in enumerate(OPTIONS.values())
+    ]
+    replies = [x.put(engine) for x in asked]
+    engine.run()
+    for x, reply in zip(asked, replies, strict=True):
+        assert torch.equal(reply.result(), x.alone(model))
+    assert len({len(reply.new) for reply in replies}) > 1  # some have ended by themselves
+
+
+def test_tokens_come_as_they_are_made() -> None:
+    model, engine = writer(PLAIN), small()
+    one, two = ask(model, 4, 1), ask(model, 5, 2, max_new_tokens=3)
+    first, second = one.put(engine), two.put(engine)
+    said = []
+    for token in first:
+        said.append(token)
+        assert first.new == said
+    assert second.done  # it went on meanwhile
+    third = two.put(engine)
+    assert [token for reply, token in engine.stream() if reply is third] == second.new == third.new
+    assert second.result()[0].tolist() == [*two.ids, *second.new]
+
+
+def test_prompts_are_one_row_of_any_kind() -> None:
+    engine = small()
+    rows = ([5, 6, 7], torch.tensor([5, 6, 7]), torch.tensor([[5, 6, 7]]), (5, 6, 7))
+    replies = [engine.add(row, max_new_tokens=3) for row in rows]
+    engine.run()
+    assert len({tuple(reply.ids) for reply in replies}) == 1
+    begun = engine.add([], max_new_tokens=1)  # as generate: from the model's first token
+    assert begun.result()[0, 0] == writer(PLAIN).config.decoder.source.bos_id
+
+
+def test_a_request_has_only_so_much_time() -> None:
+    engine = small()
+    late, other = (
+        engine.add([5], max_new_tokens=50, max_time=t, eos_token_id=None) for t in (1e-9, None)
+    )
+    time.sleep(0.001)
+    engine.run()
+    assert len(late.new) == 1
+    assert len(other.new) == 50
+
+
+# --- who waits for whom ---------------------------------------------------------------------------
+
+
+def test_a_long_prompt_does_not_hold_up_the_others() -> None:
+    model, engine = writer(PLAIN), small(pages=60)
+    short = ask(model, 3, 1, max_new_tokens=30).put(engine)
+    engine.step()
+    long = ask(model, 40, 2).put(engine)
+    for _ in range(40 // engine.chunk):
+        before = len(short.new)
+        engine.step()
+        assert len(short.new) == before + 1
+        assert not long.new
+    engine.step()
+    assert long.new
+
+
+def test_prompts_are_read_in_chunks_that_say_the_same() -> None:
+    model = writer(PLAIN)
+    for chunk in (1, 3, 64):
+        check_alone(model, [ask(model, 17, 1), ask(model, 11, 2)], small(chunk=chunk))
+
+
+def test_no_more_run_than_rows() -> None:
+    model, engine = writer(PLAIN), small(rows=2)
+    replies = [ask(model, 3, i).put(engine) for i in range(5)]
+    while not engine.idle:
+        engine.step()
+        assert len(engine.running) <= 2
+    assert all(len(reply.new) == 7 for reply in replies)
+
+
+def test_who_came_last_makes_room_and_loses_nothing() -> None:
+    check_preempted()
+
+
+def check_preempted(kind: str = PLAIN) -> None:
+    model, engine = writer(kind), small(kind, pages=9)
+    asked = [ask(model, 6, i, max_new_tokens=14) for i in range(3)]
+    asked.append(ask(model, 6, 9, draw=1, do_sample=True, max_new_tokens=14))
+    check_alone(model, asked, engine)
+    assert engine.preempted
+
+
+def test_the_oldest_goes_on_whatever_comes() -> None:
+    model, engine = writer(PLAIN), small(pages=8)
+    replies = [ask(model, 6, i, max_new_tokens=14).put(engine) for i in range(4)]
+    ends = []
+    while not engine.idle:
+        engine.step()
+        ends += [i for i, x in enumerate(replies) if x.done and i not in ends]
+    assert ends == [0, 1, 2, 3]
+
+
+def test_cancelling_frees_pages_at_once() -> None:
+    check_cancelled()
+
+
+def check_cancelled(kind: str = PLAIN) -> None:
+    model, engine = writer(kind), small(kind)
+    kept, dropped, waiting = (ask(model, 9, i, max_new_tokens=9) for i in range(3))
+    engine.rows = 2
+    one, two, three = (x.put(engine) for x in (kept, dropped, waiting))
+    engine.step()
+    engine.step()
+    before = engine.free
+    two.cancel()
+    three.cancel()
+    assert engine.free == before + len(range(0, 9 + len(two.new), 4))
+    assert two.done
+    assert two.cancelled
+    assert list(three) == []  # it says no more, and is no error
+    assert torch.equal(one.result(), kept.alone(model))
+    assert torch.equal(two.result(), dropped.alone(model)[:, : two.result().shape[1]])
+    one.cancel()  # too late: it stays as it is
+    assert not one.cancelled
+    check_empty(engine)
+
+
+# --- beginnings that are shared -------------------------------------------------------------------
+
+
+def test_a_beginning_is_read_once() -> None:
+    check_shared()
+
+
+def check_shared(kind: str = PLAIN) -> None:
+    model, engine = writer(kind), small(kind, chunk=100)
+    first = ask(model, 17, 1)
+    more = first._replace(ids=(*first.ids, 7, 8))
+    other = first._replace(ids=(*first.ids[:9], 9, *first.ids[10:]))
+    one = first.put(engine)
+    engine.step()
+    two, three = more.put(engine), other.put(engine)  # while the first runs
+    engine.run()
+    assert engine.reused == 16 + 8  # whole pages of four
+    four = first.put(engine)  # after it has gone; the last token is always read
+    engine.run()
+    assert engine.reused == 24 + 16
+    for x, reply in ((first, one), (more, two), (other, three), (first, four)):
+        assert torch.equal(reply.result(), x.alone(model))
+    check_empty(engine)
+
+
+def test_what_was_said_is_shared_too() -> None:
+    model, engine = writer(PLAIN), small()
+    first = ask(model, 6, 1, max_new_tokens=8)
+    said = first.put(engine).result()[0].tolist()
+    again = ask(model, 1)._replace(ids=(*said, 5, 6))
+    assert torch.equal(again.put(engine).result(), again.alone(model))
+    assert engine.reused == 12  # 13 of the 14 tokens were read: the last was said
+
+
+def test_old_beginnings_make_room() -> None:
+    model, engine = writer(PLAIN), small(pages=8)
+    asked = [ask(model, 13, i) for i in range(4)]
+    for x in [*asked, asked[0]]:
+        assert torch.equal(x.put(engine).result(), x.alone(model))
+    assert engine.reused == 0
+    check_empty(engine)
+
+
+def test_a_source_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, engine = writer("seq2seq modern"), small("seq2seq modern")
+    encoded: list[Any] = []
+    encode = engine.reader.encode
+    monkeypatch.setattr(
+        engine.reader, "encode", lambda ids, pages: (encoded.extend(ids), encode(ids, pages))
+    )
+    first, other = ask(model, 10, 1), ask(model, 6, 2)
+    for x in (first, other, first):
+        assert torch.equal(x.put(engine).result(), x.alone(model))
+    assert encoded == [first.ids, other.ids]
+
+
+# --- one bad request never hurts another ----------------------------------------------------------
+
+
+def test_an_error_is_its_own_requests() -> None:
+    def fails(ids: Any, scores: Any, rows: Any) -> Any:
+        if ids.shape[1] > 5:
+            raise KeyError("mine")
+        return scores
+
+    model, engine = writer(PLAIN), small()
+    good = ask(model, 4, 1)
+    bad = ask(model, 4, 2).put(engine, processors=[fails])
+    wide = ask(model, 4, 3).put(engine, processors=[lambda i, s, r: torch.cat([s, s], 1)])
+    fine = good.put(engine)
+    engine.run()
+    assert torch.equal(fine.result(), good.alone(model))
+    assert len(bad.new) == 2  # what it said before stands
+    with pytest.raises(KeyError, match="mine"):
+        bad.result()
+    with pytest.raises(ConfigError, match="a processor made scores"):
+        list(wide)
+    check_empty(engine)
+
+
+def test_numbers_that_are_none_stay_with_their_request() -> None:
+    check_nan()
+
+
+def check_nan(kind: str = PLAIN) -> None:
+    model = deepcopy(writer(kind))
+    with torch.no_grad():
+        model.decoder.source.embedding.weight[11] = float("nan")
+    engine = Engine(model, pages=12, page=4, chunk=100)
+    good = ask(model, 6, 1)._replace(ids=(5, 6, 7, 8, 9, 10))
+    bad = good._replace(ids=(5, 11, 7, 8, 9, 10))
+    for _ in range(3):  # pages change hands, with what stands in them
+        one, two, three = good.put(engine), bad.put(engine), good.put(engine)
+        engine.run()
+        with pytest.raises(GenerationError, match="not numbers"):
+            two.result()
+        assert torch.equal(one.result(), good.alone(model))
+        assert torch.equal(three.result(), one.result())
+
+
+REFUSALS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
+    "too long": (list(range(5, 35)), {"max_new_tokens": 60}, LengthError, "but the model has 64"),
+    "too large": ([5] * 30, {"max_new_tokens": 30}, ConfigError, "15 pages of 4 tokens.*pages=12"),
+    "no such id": ([5, 99], {}, ConfigError, "input_ids has 5 … 99"),
+    "two rows": ([[5], [6]], {}, ConfigError, "one row"),
+    "fractions": ([0.5], {}, ConfigError, "whole numbers"),
+    "a text": ("abc", {}, ConfigError, "whole numbers"),
+    "beams": ([5], {"num_beams": 2}, ConfigError, "num_beams=2"),
+    "several": ([5], {"num_return_sequences": 2, "do_sample": True}, ConfigError, "so many times"),
+    "strings": ([5], {"stop_strings": "a"}, ConfigError, "cancel the request"),
+    "scores": ([5], {"output_scores": True}, ConfigError, "output_scores"),
+    "no cache": ([5], {"use_cache": False}, ConfigError, "use_cache"),
+    "unknown": ([5], {"max_tokens": 5}, ConfigError, "no option 'max_tokens'"),
+    "hot": ([5], {"temperature": -1.0}, ConfigError, "temperature"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_work_is_refused_and_the_engine_goes_on(name: str) -> None:
+    ids, options, error, says = REFUSALS[name]
+    model, engine = writer(PLAIN), small(pages=12)
+    good = ask(model, 4, 1)
+    reply = good.put(engine)
+    engine.step()
+    with pytest.raises(error, match=says):
+        engine.add(ids, **{"max_new_tokens": 3, **options})
+    assert torch.equal(reply.result(), good.alone(model))
+    check_empty(engine)
+
+
+def test_a_source_that_is_too_long_is_refused() -> None:
+    with pytest.raises(LengthError, match="a source of 65 tokens, but the encoder has 64"):
+        small("seq2seq modern").add([5] * 65, max_new_tokens=3, decoder_start_token_id=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("linear", "Features"),
+        ("segments", "SegmentMemory"),
+        ("two streams", "LSH"),
+        ("sound to text", "source is Sound"),
+        ("text and an image", "JoinedHead"),
+        ("encoder paper", "no decoder"),
+    ],
+)
+def test_models_that_pages_do_not_serve_are_refused(kind: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Engine(loud(SPREAD[kind]), pages=10)  # type: ignore[arg-type]
+
+
+def test_memory_is_counted_in_pages() -> None:
+    model = writer(PLAIN)
+    token = 2 * 2 * 2 * 5 * 8  # layers, keys and values, heads, sizes, bytes
+    engine = Engine(model, memory=100 * 4 * token, page=4)
+    assert engine.free == 99  # one is nobody's
+    engine.add([5], max_new_tokens=1).result()
+    stores = engine.reader.cache.stores
+    assert sum(2 * store._keys.nbytes for store in stores) == 100 * 4 * token  # type: ignore[union-attr]
+    for wrong in ({"memory": 10}, {"pages": 0}, {"pages": 5, "memory": 10**6}, {"chunk": 0}):
+        with pytest.raises(ConfigError, match="Engine"):
+            Engine(model, **wrong)  # type: ignore[arg-type]
+
+
+def test_scores_are_shown_once_for_each_token() -> None:
+    model, engine = writer(PLAIN), small(pages=9)
+    ears = [Heard() for _ in range(4)]
+    for i, ear in enumerate(ears):
+        ask(model, 6, i, max_new_tokens=14).put(engine, processors=[ear])
+    engine.run()
+    assert engine.preempted
+    assert [len(ear.scores) for ear in ears] == [14] * 4
