@@ -20,6 +20,7 @@ from tests.mutants import (
     contrast,
     detection,
     drawing,
+    engine,
     families,
     gguf,
     fixed,
@@ -63,6 +64,7 @@ ROOMS = (
     few_rows,
     ahead,
     writing,
+    engine,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

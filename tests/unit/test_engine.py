@@ -64,6 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "words": {"bad_words_ids": [[29, 20], [28]], "sequence_bias": {(5,): 3.0}},
     "bold": {"do_sample": True, "temperature": 1.5, "top_p": 0.8, "top_k": 0},
     "bold too": {"do_sample": True, "temperature": 1.5, "top_p": 0.8, "top_k": 0},
+    "less bold": {"do_sample": True, "temperature": 0.5, "top_p": 0.8, "top_k": 0},
     "renormalised": {"do_sample": True, "min_p": 0.05, "renormalize_logits": True},
     "held": {"do_sample": True, "typical_p": 0.7, "suppress_tokens": [4, 5, 6]},
     "plain": {},
@@ -204,6 +205,13 @@ def check_cancelled(kind: str = PLAIN) -> None:
 # --- beginnings that are shared -------------------------------------------------------------------
 
 
+def run(engine: Engine) -> None:
+    """As `engine.run`, but not for ever."""
+    for _ in range(100):
+        engine.step()
+    assert engine.idle
+
+
 def test_a_beginning_is_read_once() -> None:
     check_shared()
 
@@ -216,17 +224,42 @@ def check_shared(kind: str = PLAIN) -> None:
     one = first.put(engine)
     engine.step()
     two, three = more.put(engine), other.put(engine)  # while the first runs
-    engine.run()
+    run(engine)
     assert engine.reused == 16 + 8  # whole pages of four
     four = first.put(engine)  # after it has gone; the last token is always read
-    engine.run()
+    run(engine)
     assert engine.reused == 24 + 16
-    for x, reply in ((first, one), (more, two), (other, three), (first, four)):
+    whole = first._replace(ids=first.ids[:16])
+    five = whole.put(engine)
+    run(engine)
+    assert engine.reused == 40 + 12
+    for x, reply in ((first, one), (more, two), (other, three), (first, four), (whole, five)):
         assert torch.equal(reply.result(), x.alone(model))
     check_empty(engine)
 
 
+def test_beginnings_behind_other_sources_are_not_shared() -> None:
+    check_shared_across()
+
+
+def check_shared_across() -> None:
+    model, engine = writer("seq2seq modern"), small("seq2seq modern")
+    begin = {"decoder_input_ids": [[2, 7, 8, 9, 10, 11, 12]]}
+    for seed in (1, 2):
+        x = ask(model, 6, seed)
+        reply = x.put(engine, **begin)
+        hers = x.alone(model, decoder_input_ids=torch.tensor(begin["decoder_input_ids"]))
+        assert torch.equal(reply.result(), hers)
+    assert engine.reused == 0
+    assert torch.equal(x.put(engine, **begin).result(), hers)
+    assert engine.reused == 4
+
+
 def test_what_was_said_is_shared_too() -> None:
+    check_said()
+
+
+def check_said() -> None:
     model, engine = writer(PLAIN), small()
     first = ask(model, 6, 1, max_new_tokens=8)
     said = first.put(engine).result()[0].tolist()
