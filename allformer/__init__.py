@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from allformer.checkpoint.sound_codec import load_sound_codec
     from allformer.core.quantise import quantise
     from allformer.generate.structured import Structured
+    from allformer.generate.engine import Engine
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 # Imported when they are first used, so that `import allformer` costs little more than torch.
 _LATER = {
     "Structured": "allformer.generate.structured",
+    "Engine": "allformer.generate.engine",
     "audit": "allformer.auditor",
     "lengthen": "allformer.checkpoint.lengthen",
     "load": "allformer.checkpoint.load",
@@ -95,6 +97,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "AllformerError",
     "Count",
+    "Engine",
     "Output",
     "Structured",
     "Trace",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -406,3 +408,16 @@ def test_scores_are_shown_once_for_each_token() -> None:
     engine.run()
     assert engine.preempted
     assert [len(ear.scores) for ear in ears] == [14] * 4
+
+
+@pytest.mark.parametrize("page", ["generation.md", "generation.zh-CN.md"])
+def test_the_example_of_the_page_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    (code,) = (x for x in re.findall(r"```python\n(.*?)```", text, re.S) if "af.Engine(" in x)
+    build = 'af.build(af.preset("gpt2"), seed=0)'
+    assert build in code  # another takes less time
+    names: dict[str, Any] = {"small": writer(PLAIN)}
+    exec(compile(code.replace(build, "small").replace("1 << 30", "1 << 20"), page, "exec"), names)
+    said = capsys.readouterr().out
+    assert len(names["one"].new) <= 20
+    assert str(names["one"].result()) in said
