@@ -16,7 +16,7 @@ and is read again when there is room: nothing that it said is lost.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import count
 from operator import attrgetter
 from typing import Any
@@ -136,21 +136,23 @@ class Engine:
     def step(self) -> list[tuple[Reply, int]]:
         """One step for all: the tokens that were made in it."""
         self._seat_waiting()
-        made = self._read(*self._texts())
-        return made + self._read(*self._prompts())
+        # Both are on their way before anything is waited for: while a GPU goes on with texts, the
+        # host prepares what is to be read of prompts.
+        texts = self._read(self._texts(), self.reader.step)
+        prompts = self._read(self._prompts(), self.reader.read)
+        return self._answer([x for x in (texts, prompts) if x is not None])
 
-    def _prompts(self) -> tuple[list[Reply], list[int]]:
+    def _prompts(self) -> list[tuple[Reply, int]]:
         """Who has more than one token to read, oldest first, and how many of them now."""
-        left, replies, counts = self.chunk, [], []
+        left, found = self.chunk, []
         for reply in self.running:
             unread = len(reply.ids) - reply.seat.read
             if unread > 1 and left:
-                replies.append(reply)
-                counts.append(min(unread, left))
-                left -= counts[-1]
-        return replies, counts
+                found.append((reply, min(unread, left)))
+                left -= found[-1][1]
+        return found
 
-    def _texts(self) -> tuple[list[Reply], list[int]]:
+    def _texts(self) -> list[tuple[Reply, int]]:
         """Who has one token to read, with a page for it: the youngest make room for the others."""
         for reply in list(self.running):
             seat = reply.seat
@@ -161,29 +163,36 @@ class Engine:
                     seat.pages.append(self.pool.take())
                 else:
                     self._preempt(max(self.running, key=_by_number))
-        replies = [x for x in self.running if x.seat.read + 1 == len(x.ids)]
-        return replies, [1] * len(replies)
+        return [(x, 1) for x in self.running if x.seat.read + 1 == len(x.ids)]
 
-    def _read(self, replies: list[Reply], counts: list[int]) -> list[tuple[Reply, int]]:
-        """Read so many tokens of each, and let those say one that have no more to read."""
-        if not replies:
-            return []
+    def _read(
+        self, work: list[tuple[Reply, int]], read: Callable[[list[Line]], Tensor]
+    ) -> tuple[list[Reply], Tensor] | None:
+        """Read so many tokens of each; those who have no more to read, and their logits."""
+        if not work:
+            return None
         lines = []
-        for reply, new in zip(replies, counts, strict=True):
+        for reply, new in work:
             seat = reply.seat
             ids = reply.ids[seat.read : seat.read + new]
             lines.append(Line(ids, seat.read, seat.pages, seat.sources, len(reply.source)))
-        logits = self.reader.read(lines)
-        for reply, new in zip(replies, counts, strict=True):
+        logits = read(lines)
+        for reply, new in work:
             reply.seat.read += new
             self._tell(reply)
-        ready = [i for i, x in enumerate(replies) if x.seat.read == len(x.ids)]
+        ready = [i for i, (x, _) in enumerate(work) if x.seat.read == len(x.ids)]
         if not ready:
+            return None
+        return [work[i][0] for i in ready], logits if len(ready) == len(work) else logits[ready]
+
+    def _answer(self, asked: list[tuple[list[Reply], Tensor]]) -> list[tuple[Reply, int]]:
+        """Let them say a token each; an error ends the request whose it is."""
+        if not asked:
             return []
-        logits = logits if len(ready) == len(replies) else logits[ready]
         made = []
-        speakers = [replies[i] for i in ready]
-        for reply, found in zip(speakers, pick(logits, speakers), strict=True):
+        replies = [reply for some, _ in asked for reply in some]
+        logits = asked[0][1] if len(asked) == 1 else torch.cat([x for _, x in asked])
+        for reply, found in zip(replies, pick(logits, replies), strict=True):
             if reply.done:  # cancelled by a processor of its own
                 continue
             if found.error is not None:

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from allformer.core.fused import capturing
 from allformer.core.graph import Captured, on_side_stream
 from allformer.core.resumed import Resumed, resume_each
 from allformer.generate.line import Line
@@ -52,7 +51,8 @@ class FixedSteps:
         self._seen: Counter[Shape] = Counter()
         self._frames: dict[Shape, _Frame] = {}
         self._graphs: dict[Shape, Captured] = {}
-        self._pool = torch.cuda.graph_pool_handle() if capture else None  # one graph at a time
+        # One graph runs at a time: they may have their memory together.
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def read(self, lines: Sequence[Line]) -> Tensor:
         """The logits behind the one token of each line, R V; they stand until the next call."""
@@ -82,9 +82,8 @@ class FixedSteps:
     def _record(self, shape: Shape, frame: _Frame) -> Captured | None:
         """Nothing goes wrong when a step is done twice: it writes the same at the same places."""
         try:
-            with capturing():
-                on_side_stream(lambda: self._run(frame))
-                self._graphs[shape] = Captured(lambda: self._run(frame), self._pool)
+            on_side_stream(lambda: self._run(frame))
+            self._graphs[shape] = Captured(lambda: self._run(frame), self._pool)
         except RuntimeError as error:
             self.refused = str(error)
             return None

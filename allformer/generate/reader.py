@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.core.fused import capturing
 from allformer.core.inputs import Side
 from allformer.core.kernels.kernel import Case
 from allformer.core.kernels.paged import paged_serves
@@ -63,10 +64,12 @@ class Reader:
         cases = {Case("fast", self.model.device, dtype, mixer.size) for mixer in mixers}
         return all(map(paged_serves, cases)) and all(mixer.dilation == 1 for mixer in mixers)
 
+    def step(self, lines: Sequence[Line]) -> Tensor:
+        """The same for lines of one token each; what it gives stands until the next step."""
+        return self.read(lines) if self.steps is None else self.steps.read(lines)
+
     def read(self, lines: Sequence[Line]) -> Tensor:
         """The logits behind the last token of each line, R V, in at least fp32."""
-        if self.steps is not None and all(len(line.ids) == 1 for line in lines):
-            return self.steps.read(lines)
         device = self.model.device
         layout = resume([x.past for x in lines], [len(x.ids) for x in lines], device)
         ids = torch.tensor([i for line in lines for i in line.ids], device=device)
@@ -92,7 +95,8 @@ class Reader:
         room = table.shape[1] * self.size
         # What rows may become was checked when they came: no number is looked at here.
         side = Side(layout, inputs, None, room if self.longest is None else min(room, self.longest))
-        hidden = self._hidden(side, sources)
+        with capturing():  # sizes come again, and the next step does the same as a graph
+            hidden = self._hidden(side, sources)
         return widen(self.model.logits(hidden[layout.starts[1:].long() - 1]))
 
     def _hidden(self, side: Side, sources: tuple[Tensor, Tensor] | None) -> Tensor:

@@ -55,7 +55,7 @@ MUTANTS: list[Mutant] = [
     bug("slots of a page mixed up", "keys overwrite each other", f"{PAGES}:Frame.turn_to",
         "query % self.size", "query % max(1, self.size - 1)", "engine"),
     bug("padding is written", "a row's first token is overwritten", f"{PAGES}:Frame.turn_to",
-        "slots.where(layout.keep, 0)", "slots", "engine"),
+        "slots.masked_fill(~layout.keep, 0)", "slots", "engine"),
     bug("rows in each other's pages", "texts mix", f"{PAGES}:Pages._gather",
         "table.flatten()", "table.roll(1, 0).flatten()", "gathered"),
     bug("rows go on from the front", "positions begin anew in each step", "resumed:resume",

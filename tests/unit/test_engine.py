@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from allformer.errors import ConfigError, GenerationError, LengthError
+from allformer.generate import fixed_steps
 from allformer.generate.engine import Engine
 from allformer.generate.fixed_steps import FixedSteps
 from tests.engines import Ask, Heard, ask, check_alone, check_empty, writer
@@ -57,6 +58,33 @@ def check_fixed(kind: str = PLAIN) -> None:
     across = kind.startswith("seq2seq")
     engine.reader.steps = FixedSteps(engine.reader.call, model.device, across, capture=False)
     check_alone(model, [*mixed(model), *mixed(model)], engine)
+
+
+@pytest.mark.parametrize("kind", [PLAIN, "rotary", "seq2seq paper"])
+def test_steps_that_are_replayed_say_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations written down and done again stand for a graph: nothing depends on the host."""
+    recorded = pytest.importorskip("tests.recorded", reason="nothing here records operations")
+    monkeypatch.setattr(fixed_steps, "Captured", recorded.Recorded)
+    monkeypatch.setattr(fixed_steps, "on_side_stream", lambda call: call())
+    model, engine = writer(kind), small(kind, pages=100)
+    across = kind.startswith("seq2seq")
+    steps = FixedSteps(engine.reader.call, model.device, across, capture=True)
+    engine.reader.steps = steps
+    check_alone(model, [*mixed(model), *mixed(model)], engine)
+    assert steps._graphs
+    assert steps.refused is None
+
+
+def test_what_cannot_be_captured_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(call: Any, pool: Any) -> None:
+        raise RuntimeError("operation not permitted")
+
+    monkeypatch.setattr(fixed_steps, "Captured", refuse)
+    monkeypatch.setattr(fixed_steps, "on_side_stream", lambda call: call())
+    model, engine = writer(PLAIN), small(pages=100)
+    engine.reader.steps = FixedSteps(engine.reader.call, model.device, False, capture=True)
+    check_alone(model, mixed(model), engine)
+    assert engine.reader.steps.refused == "operation not permitted"
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -38,7 +38,7 @@ class Frame:
         page = table.gather(1, query // self.size)
         slots = page * self.size + query % self.size
         self.table, self.query = table, query
-        self.slots = slots.where(layout.keep, 0).flatten()
+        self.slots = slots.masked_fill(~layout.keep, 0).flatten()
         self.lengths = query.amax(1) + 1
 
 
