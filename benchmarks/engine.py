@@ -34,6 +34,7 @@ from allformer.families import llama
 from allformer.generate.engine import Engine
 from allformer.generate.generate import generate
 
+NEVER = 1 << 30  # an end that no text has: rows at their limit may leave the batch
 SMALL = llama.sizes(256, 4, 4, 4, 688, 2000, 2048)
 
 
@@ -110,7 +111,7 @@ def by_batches(model: DecoderOnlyModel, batch: int) -> Serve:
             ids = torch.tensor([[0] * (width - len(x.ids)) + x.ids for x in rows])
             mask = torch.tensor([[0] * (width - len(x.ids)) + [1] * len(x.ids) for x in rows])
             limits = [x.new for x in rows]
-            most = {"max_new_tokens": max(limits), "eos_token_id": None, "pad_token_id": 0}
+            most = {"max_new_tokens": max(limits), "eos_token_id": NEVER, "pad_token_id": 0}
             said = generate(model, ids, mask, limits=limits, **most)[:, width:].tolist()
             now = time.perf_counter() - begin
             for i, row in zip(mine, said, strict=True):
