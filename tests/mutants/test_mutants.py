@@ -51,6 +51,7 @@ ROOMS = (
     contrast,
     detection,
     drawing,
+    engine,
     masks,
     hearing,
     sound_codecs,

@@ -27,7 +27,6 @@ class SegmentMemory(State):
 
     learns = True
     pieces = False  # a query sees as much more than the memory as is read with it
-    sees = True
 
     def __init__(
         self,
@@ -47,6 +46,8 @@ class SegmentMemory(State):
             self.first = given.shape[1]
         self._seen: Tensor | None = None
         self._kept: tuple[Tensor, Tensor] | None = None  # keys and values, B G M D
+
+    sees = True
 
     def see(self, x: Tensor) -> None:
         if self.hidden is None:

@@ -24,6 +24,7 @@ class State:
 
     learns = False  # whether a training step goes through it as through none
     pieces = True  # whether a text read in pieces gives what it gives when read at once
+
     sees = False  # whether it wants to be told what its layer reads
 
     def see(self, x: Tensor) -> None:
