@@ -34,13 +34,13 @@ def _attend_alone(
     acc = tl.zeros([WIDE], tl.float32)
     for begin in range(low, high, BLOCK):
         at, there = _tile(table, row, begin, high, columns, HEADS, head, d, D, BLOCK, PAGE)
-        k = tl.load(keys + at, mask=there, other=0.0).to(tl.float32)
-        scores = tl.sum(x[None, :] * k, 1)
+        k = tl.load(keys + at, mask=there, other=0.0)
+        v = tl.load(values + at, mask=there, other=0.0)  # both are on their way at once
+        scores = tl.sum(x[None, :] * k.to(tl.float32), 1)
         scores = tl.where(begin + tl.arange(0, BLOCK) < high, scores, float("-inf"))
         higher = tl.maximum(peak, tl.max(scores, 0))
         shrink, p = tl.exp(peak - higher), tl.exp(scores - higher)
-        v = tl.load(values + at, mask=there, other=0.0).to(tl.float32)
-        acc = acc * shrink + tl.sum(p[:, None] * v, 0)
+        acc = acc * shrink + tl.sum(p[:, None] * v.to(tl.float32), 0)
         total = total * shrink + tl.sum(p, 0)
         peak = higher
     where = query * PARTS + part
@@ -132,7 +132,7 @@ def paged_attention(
     totals = out if few else torch.empty_like(peaks)
     given = (q, keys, values, table, lengths, out, peaks, totals, scale, table.stride(0))
     how = {
-        "D": size, "WIDE": triton.next_power_of_2(size), "BLOCK": _BLOCK, "PAGE": page,
+        "D": size, "WIDE": max(16, triton.next_power_of_2(size)), "BLOCK": _BLOCK, "PAGE": page,
         "PARTS": parts, "REACH": -1 if reach is None else reach, "num_warps": 4,
     }  # fmt: skip
     grid, share = (rows, groups, parts), heads // groups
