@@ -39,6 +39,11 @@ class Reply:
         self.error: Exception | None = None
         self.seat = Seat()
 
+    def __repr__(self) -> str:
+        how = "cancelled" if self.cancelled else "failed" if self.error else "done"
+        how = how if self.done else "running" if self.seat.pages else "waiting"
+        return f"<Reply {self.number}: {how}, {len(self.new)} of {self.limit} tokens>"
+
     @property
     def new(self) -> list[int]:
         """The tokens said so far."""
@@ -58,8 +63,8 @@ class Reply:
             raise self.error
 
     def result(self) -> Tensor:
-        """Wait for the end: prompt (or start token) and answer, 1 L; of one that was cancelled,
-        what there is."""
+        """Wait for the end: prompt (or start token) and answer, 1 L, on the CPU; of one that was
+        cancelled, what there is."""
         for _ in self:
             pass
         return torch.tensor([self.ids])

@@ -76,3 +76,19 @@ def test_stories260k_is_converted_from_llama2c_and_tells_the_reference_story(tmp
     tokenizer = load_tokenizer(tmp_path / "hf")
     assert tokenizer.decode(ids) == reference["greedy_text"]
     assert tokenizer.encode(reference["greedy_text"]) == ids
+    assert told_beside_others(model, ids) == ids
+
+
+def told_beside_others(model, ids: list[int]) -> list[int]:
+    """The story by an engine whose other requests come, go and take its pages away."""
+    engine = af.Engine(model, pages=32, page=8, chunk=16, rows=5)
+    for seed in range(3):
+        engine.add(ids[: 5 + seed], max_new_tokens=90, do_sample=True, eos_token_id=None)
+    story = engine.add(ids[:1], max_new_tokens=len(ids) - 1, eos_token_id=None)
+    engine.add(ids[:40], max_new_tokens=9)
+    for _ in zip(range(20), story, strict=False):
+        pass
+    engine.running[0].cancel()
+    engine.run()
+    assert engine.preempted
+    return story.ids

@@ -127,6 +127,7 @@ def test_tokens_come_as_they_are_made() -> None:
         said.append(token)
         assert first.new == said
     assert second.done  # it went on meanwhile
+    assert repr(second) == "<Reply 1: done, 3 of 3 tokens>"
     third = two.put(engine)
     assert [token for reply, token in engine.stream() if reply is third] == second.new == third.new
     assert second.result()[0].tolist() == [*two.ids, *second.new]
@@ -224,6 +225,7 @@ def check_cancelled(kind: str = PLAIN) -> None:
     assert engine.free == before + len(range(0, 9 + len(two.new), 4))
     assert two.done
     assert two.cancelled
+    assert [repr(x).split()[2] for x in (one, two)] == ["running,", "cancelled,"]
     assert list(three) == []  # it says no more, and is no error
     assert torch.equal(one.result(), kept.alone(model))
     assert torch.equal(two.result(), dropped.alone(model)[:, : two.result().shape[1]])
