@@ -54,11 +54,21 @@ class Int8:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         rounded, scale = rounded_rows(weight.detach().float())
-        self.scale = scale[:, 0]  # N
+        self._take(rounded, scale[:, 0], None if bias is None else bias.detach().float())
+
+    @classmethod
+    def of(cls, rounded: Tensor, scale: Tensor, bias: Tensor | None) -> Int8:
+        """Of a weight that is rounded already: bytes N K, scale N."""
+        made = cls.__new__(cls)
+        made._take(rounded, scale, bias)
+        return made
+
+    def _take(self, rounded: Tensor, scale: Tensor, bias: Tensor | None) -> None:
+        self.scale = scale  # N
         self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
-        self.zero = torch.zeros(len(weight), dtype=torch.int)
-        self.bias = None if bias is None else bias.detach().float()[None]
-        self.outputs = len(weight)
+        self.zero = torch.zeros(len(rounded), dtype=torch.int)
+        self.bias = None if bias is None else bias[None]
+        self.outputs = len(rounded)
 
     def __call__(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])

@@ -1,0 +1,164 @@
+"""One layer's parts, looked up once, and what it does with the new tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from allformer.core.lean.cache import Columns
+from allformer.core.lean.places import turn
+from allformer.core.lean.products import Product
+from allformer.core.norm import LayerNorm
+from allformer.core.states import LayerState
+
+Make = Callable[[Any], Product]
+
+
+class Norm:
+    """A LayerNorm's numbers."""
+
+    def __init__(self, norm: LayerNorm) -> None:
+        self.weight, self.bias, self.eps = norm.weight.detach(), norm.bias.detach(), norm.eps
+        self.shape = self.weight.shape
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
+
+
+class Heads(NamedTuple):
+    """How an attention is cut."""
+
+    heads: int  # H
+    groups: int  # G
+    size: int  # D
+    scale: float
+
+
+class Look(NamedTuple):
+    """What the layers of one call have in common: `bias` (A·G or 1, J·M, C) is added to the scores
+    of few new tokens; of many, `mask` (A 1 N C) says who may look, or they are `causal`."""
+
+    bias: Tensor | None = None
+    mask: Tensor | None = None
+    causal: bool = False
+    turns: tuple[Tensor, ...] | None = None
+    across: Tensor | None = None  # A·H 1 S
+
+
+class Layer:
+    """`Layer(block, make, dtype)(x, state, look)`: A M dim → A M dim."""
+
+    def __init__(self, block: Any, make: Make, many: Make, dtype: torch.dtype) -> None:
+        own, feed = block.attention, block.feed
+        self.pre = block.pre
+        self.norms = [lean_norm(block.attention_norm, dtype), lean_norm(block.feed_norm, dtype)]
+        self.own, self.qkv, self.out = heads_of(own), make(own.qkv), make(own.out)
+        self.cross: Heads | None = None
+        if block.has_cross:
+            self.norms.insert(1, lean_norm(block.cross_norm, dtype))
+            self.cross = heads_of(block.cross)
+            self.query, self.across = make(block.cross.query), make(block.cross.out)
+            self.memory = many(block.cross.memory)
+        self.up, self.down, self.act = make(feed.up), make(feed.down), feed.act
+        self.gate = None if feed.gate is None else make(feed.gate)
+
+    def __call__(self, x: Tensor, state: LayerState, look: Look) -> Tensor:
+        if self.cross is None:
+            own, feed = self.norms
+            x = self._join(x, own, lambda y: self.out(self._within(y, state, look)))
+            return self._join(x, feed, self._feed)
+        own, cross, feed = self.norms
+        x = self._join(x, own, lambda y: self.out(self._within(y, state, look)))
+        x = self._join(x, cross, lambda y: self.across(self._across(y, state, look)))
+        return self._join(x, feed, self._feed)
+
+    def _join(self, x: Tensor, norm: Product, work: Product) -> Tensor:
+        return x + work(norm(x)) if self.pre else norm(x + work(x))
+
+    def _feed(self, x: Tensor) -> Tensor:
+        h = self.up(x)
+        return self.down(self.act(h) if self.gate is None else self.act(self.gate(x)) * h)
+
+    def _within(self, x: Tensor, state: LayerState, look: Look) -> Tensor:
+        """Self-attention, A M dim → A M H·D."""
+        sources, new, _ = x.shape
+        h, g, size, scale = self.own
+        parts = self.qkv(x).view(sources, new, -1, size)  # A M H+2G D
+        if look.turns is None:
+            q, k, v = torch.split(parts, [h, g, g], 2)
+        else:
+            turned = turn(parts[:, :, : h + g], look.turns)
+            (q, k), v = torch.split(turned, [h, g], 2), parts[:, :, h + g :]
+        own = state.own
+        assert isinstance(own, Columns)
+        k, v = k.transpose(1, 2), v.transpose(1, 2)  # A G M D
+        keys, values = own.add(k, v)
+        if look.causal or look.mask is not None:
+            if look.mask is not None:
+                k, v = keys.transpose(2, 3), values
+            out = F.scaled_dot_product_attention(
+                q.transpose(1, 2), k, v, look.mask, is_causal=look.causal, scale=scale,
+                enable_gqa=h != g,
+            )  # fmt: skip
+            return out.transpose(1, 2).reshape(sources, new, h * size)
+        return attend(q, keys.flatten(0, 1), values.flatten(0, 1), look.bias, self.own)
+
+    def see(self, memory: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The encoder's keys A G D S and values A G S D; `keep` A S."""
+        assert self.cross is not None
+        _, g, size, _ = self.cross
+        both = self.memory(memory).view(*memory.shape[:2], 2, g, size).permute(2, 0, 3, 1, 4)
+        keys, values = both.unbind(0)  # A G S D
+        if keep is not None:  # a source of padding alone gives zeros
+            values = values * keep.any(1)[:, None, None, None]
+        return keys.transpose(2, 3).contiguous(), values.contiguous()
+
+    def _across(self, x: Tensor, state: LayerState, look: Look) -> Tensor:
+        """Cross-attention, A M dim → A M H·D."""
+        assert state.cross is not None, "memory is given with the first tokens"
+        assert self.cross is not None
+        q = self.query(x).view(*x.shape[:2], *self.cross[0:3:2])  # A M H D
+        keys, values = (part.flatten(0, 1) for part in state.cross)
+        return attend(q, keys, values, look.across, self.cross)
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, how: Heads) -> Tensor:
+    """softmax(q·k) v as the formula stands: q A M H D, keys A·G D C, values A·G C D → A M H·D.
+
+    Heads that share keys ask side by side, as more queries.
+    """
+    sources, new, h, size = q.shape
+    g, each = how.groups, h // how.groups
+    if new == 1:
+        q = q.reshape(sources * g, each, size)
+    else:  # A·G J·M D
+        q = (
+            q.view(sources, new, g, each, size)
+            .permute(0, 2, 3, 1, 4)
+            .reshape(sources * g, -1, size)
+        )
+    if bias is None:
+        scores = torch.bmm(q * how.scale, keys)
+    else:
+        scores = torch.baddbmm(bias, q, keys, alpha=how.scale)
+    out = torch.bmm(scores.softmax(-1), values)
+    if new > 1:
+        out = out.view(sources, g, each, new, size).permute(0, 3, 1, 2, 4)
+    return out.reshape(sources, new, h * size)
+
+
+def heads_of(attention: Any) -> Heads:
+    mixer = attention.mixer
+    return Heads(mixer.heads, mixer.groups, mixer.size, mixer.scale)
+
+
+def lean_norm(norm: Any, dtype: torch.dtype) -> Product:
+    """The numbers of a LayerNorm in the dtype that is computed in; others are their own."""
+    if isinstance(norm, LayerNorm) and norm.weight.dtype == dtype:
+        return Norm(norm)
+    own: Product = norm
+    return own

@@ -1,0 +1,134 @@
+"""`few.c`, compiled by the machine's own compiler the first time that it is wanted, if it has one.
+
+    few = find_few()                            # None: torch's products serve
+    few.fp32(x, weight, bias)                   # … K → … N
+    few.int8(x, weight, scale, sums, bias)
+
+The library is kept in the user's cache (XDG_CACHE_HOME, ~/.cache), under a name that depends on the
+source, the compiler and the processor. ALLFORMER_NATIVE=0 leaves it alone. Whatever goes wrong
+(no compiler, no room, an answer that is not torch's) means None.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SOURCE = Path(__file__).with_name("few.c")
+ROWS = 8  # few.c takes no more
+STEP = 64  # K is a multiple of it
+LARGE = 1 << 18  # weights from which it is worth asking for
+_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
+          "-fopenmp", "-shared", "-fPIC")  # fmt: skip
+_PATIENCE = 60  # seconds: a compiler takes two
+
+
+class Few:
+    """The functions of a compiled `few.c`."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        pointer, number = ctypes.c_void_p, ctypes.c_long
+        self._fp32, self._int8 = library.few_fp32, library.few_int8
+        self._fp32.argtypes, self._fp32.restype = [pointer] * 4 + [number] * 4, None
+        self._int8.argtypes, self._int8.restype = [pointer] * 7 + [number] * 4, None
+
+    def fp32(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x … K of at most `ROWS` rows, weight N K, bias N, all fp32 and in order."""
+        x = x.contiguous()
+        outputs, inputs = weight.shape
+        y = x.new_empty(*x.shape[:-1], outputs)
+        self._fp32(
+            x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(),
+            y.data_ptr(), x.numel() // inputs, outputs, inputs, torch.get_num_threads(),
+        )  # fmt: skip
+        return y
+
+    def int8(
+        self, x: Tensor, weight: Tensor, scale: Tensor, sums: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        """The same with weights in eight bits: scale N; sums N, of a row's bytes, int32."""
+        x = x.contiguous()
+        outputs, inputs = weight.shape
+        y = x.new_empty(*x.shape[:-1], outputs)
+        spare = torch.empty(x.numel(), dtype=torch.uint8)
+        self._int8(
+            x.data_ptr(), weight.data_ptr(), scale.data_ptr(), sums.data_ptr(),
+            None if bias is None else bias.data_ptr(), y.data_ptr(), spare.data_ptr(),
+            x.numel() // inputs, outputs, inputs, torch.get_num_threads(),
+        )  # fmt: skip
+        return y
+
+
+@cache
+def find_few() -> Few | None:
+    """The compiled functions, or None where there is no compiler."""
+    if os.environ.get("ALLFORMER_NATIVE") == "0" or platform.system() != "Linux":
+        return None
+    try:
+        few = Few(_built())
+        return few if _right(few) else None
+    except (OSError, subprocess.SubprocessError, AttributeError):
+        return None
+
+
+def few_serves(weight: Tensor, small: bool = False) -> bool:
+    """Whether `find_few` is worth asking for a matrix; `small` ones are served too."""
+    fits = weight.shape[1] % STEP == 0 and (small or weight.numel() >= LARGE)
+    plain = weight.device.type == "cpu" and weight.is_contiguous()
+    return fits and plain and weight.dtype in (torch.float32, torch.int8)
+
+
+def _built() -> Path:
+    """The library's file, compiled if it is not there."""
+    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
+    if compiler is None:
+        raise OSError("no compiler")
+    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=_PATIENCE)
+    told = [SOURCE.read_bytes(), version.stdout, " ".join(_FLAGS).encode(), _processor()]
+    name = hashlib.sha256(b"\0".join(told)).hexdigest()[:16]
+    cached = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(cached) / "allformer"
+    path = folder / f"few-{name}.so"
+    if not path.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as room:  # others may compile it as well
+            made = Path(room) / path.name
+            command = [compiler, *_FLAGS, "-o", str(made), str(SOURCE), "-lm"]
+            subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE)
+            made.replace(path)
+    return path
+
+
+def _processor() -> bytes:
+    """What the processor can do: a home may be shared by several machines."""
+    told = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    kinds = ("model name", "flags", "Features")
+    return "\n".join(sorted({line for line in told if line.startswith(kinds)})).encode()
+
+
+def _right(few: Few) -> bool:
+    """Whether it gives what torch gives."""
+    draw = torch.Generator().manual_seed(0)
+    weight = torch.randint(-127, 128, (11, STEP), generator=draw, dtype=torch.int8)
+    bias, scale = torch.randn(11, generator=draw), torch.rand(11, generator=draw)
+    wide, sums = weight.float() * scale[:, None], weight.sum(1, dtype=torch.int32)
+    for rows in range(1, ROWS + 1):
+        x = torch.randint(-127, 128, (rows, STEP), generator=draw).float()
+        x[:, 0] = 127.0  # so that eight bits have it exactly
+        wanted = F.linear(x, wide, bias)
+        answers = few.fp32(x, wide, bias), few.int8(x, weight, scale, sums, bias)
+        if not all(torch.allclose(y, wanted, rtol=1e-4, atol=1e-2) for y in answers):
+            return False
+    return True

@@ -1,0 +1,111 @@
+"""x Wᵀ + b with weights that were looked up once, by whichever product is fastest for the rows.
+
+times = make_product(layer, torch.float32)     # of a Linear or a Fused
+times(x)                                       # A M K → A M N
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from allformer.core.int8 import Int8, Int8Few
+from allformer.core.lean.native import ROWS, Few, few_serves, find_few
+from allformer.core.linear import Fused, Linear
+from allformer.core.precision import cast
+
+Product = Callable[[Tensor], Tensor]
+MANY = 16  # rows from which a product computes more than it reads
+PAYS = 8  # products of many rows after which a copy in oneDNN's order has paid for itself
+MOST = 1 << 30  # bytes of weights of which such copies are made: others have no room to spare
+
+
+class Times:
+    """`Times(weight, bias)(x)`: weight N K, bias N or None, all of one dtype."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, copies: bool = True) -> None:
+        self.weight, self.bias = weight, bias
+        self.few = find_few() if few_serves(weight) else None
+        self.packs = copies and _packs(weight)
+        self.calls, self.packed = 0, weight
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.numel() // x.shape[-1]
+        if self.few is not None and rows <= ROWS:
+            return self.few.fp32(x, self.weight, self.bias)
+        if self.packs and rows >= MANY:
+            return self._many(x)
+        return F.linear(x, self.weight, self.bias)
+
+    def _many(self, x: Tensor) -> Tensor:
+        """oneDNN's product, before long from weights in its own order."""
+        self.calls += 1
+        if self.calls == PAYS:
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 2 * MANY)
+        if self.calls < PAYS:
+            return F.linear(x, self.weight, self.bias)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return y
+
+
+class Words(Times):
+    """h Wᵀ for a whole vocabulary. Without a compiler, of few rows from a copy of W that lies the
+    other way round: that is up to a third faster."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, copies: bool = True) -> None:
+        super().__init__(weight, bias, copies)
+        self.turned = weight.t().contiguous() if copies and self.few is None else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.turned is None or x.numel() >= MANY * x.shape[-1]:
+            return super().__call__(x)
+        y = x @ self.turned
+        return y if self.bias is None else y.add_(self.bias)
+
+
+class Eight:
+    """The same in eight bits: `Eight(weight, bias)(x)`, in fp32. For many rows oneDNN's product has
+    a copy in its own order."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.plain = Int8Few(weight, bias)
+        self.weight = self.plain.turned.t()  # N K
+        self.sums = self.weight.sum(1, dtype=torch.int32)
+        self.few: Few | None = find_few() if few_serves(self.weight) else None
+        self.many: Int8 | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.numel() // x.shape[-1]
+        if rows >= MANY:
+            if self.many is None:
+                self.many = Int8.of(self.weight, self.plain.scale, self.plain.bias)
+            return self.many(x)
+        if self.few is not None and rows <= ROWS:
+            return self.few.int8(x, self.weight, self.plain.scale, self.sums, self.plain.bias)
+        return self.plain(x)
+
+
+def make_product(
+    layer: Any, dtype: torch.dtype, int8: bool = False, copies: bool = True
+) -> Product:
+    """The product of a layer; one that is no plain `Linear` (quantised, with a delta) is its own.
+
+    `copies`: weights may be copied into another order where that is faster.
+    """
+    if type(layer) not in (Linear, Fused) or layer.delta is not None:
+        own: Product = layer
+        return own
+    weight, bias = cast(layer.weight.detach(), dtype), layer.addend(dtype)
+    bias = None if bias is None else bias.detach()
+    return Eight(weight, bias) if int8 else Times(weight, bias, copies)
+
+
+def _packs(weight: Tensor) -> bool:
+    """Whether oneDNN has an order of its own for a matrix."""
+    kinds = (torch.float32, torch.bfloat16)
+    large = weight.numel() >= 1 << 18 and weight.dtype in kinds and weight.device.type == "cpu"
+    return large and bool(torch._C._has_mkldnn) and torch._C._get_mkldnn_enabled()
