@@ -31,18 +31,24 @@ class Columns(State):
 
     def add(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """New columns, A G M D; gives all there are: A G D C and A G C D."""
-        begin, end = self.count, self.count + k.shape[2]
+        begin, keys, values = self.room(k.transpose(1, 2))
+        keys[..., begin : self.count] = k.transpose(2, 3)
+        values[:, :, begin : self.count] = v
+        return keys[..., : self.count], values[:, :, : self.count]
+
+    def room(self, k: Tensor) -> tuple[int, Tensor, Tensor]:
+        """New columns for k, A M G D, which the caller fills: where they begin, and all there are
+        with the room behind them."""
+        begin, end = self.count, self.count + k.shape[1]
         if self._keys is None or self._values is None or end > self._keys.shape[3]:
             self._grow(k, -(-(end + end // 4) // _STEP) * _STEP)
         assert self._keys is not None
         assert self._values is not None
-        self._keys[..., begin:end] = k.transpose(2, 3)
-        self._values[:, :, begin:end] = v
         self.count = end
-        return self._keys[..., :end], self._values[:, :, :end]
+        return begin, self._keys, self._values
 
     def _grow(self, like: Tensor, room: int) -> None:
-        sources, groups, _, size = like.shape
+        sources, _, groups, size = like.shape
         keys = like.new_empty(sources, groups, size, room)
         values = like.new_empty(sources, groups, room, size)
         if self._keys is not None and self._values is not None:

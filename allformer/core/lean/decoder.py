@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.lean.cache import LeanCache
-from allformer.core.lean.layer import Heads, Layer, Look, lean_norm
+from allformer.core.lean.layer import Layer, Look, lean_norm
+from allformer.core.lean.native import Heads
 from allformer.core.lean.places import Biases, Turns, Vectors
 from allformer.core.lean.products import MOST, Eight, Words, make_product
 from allformer.core.lean.served import plain_model

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.lean.cache import Columns
+from allformer.core.lean.native import LANES, ROWS, Few, Heads
 from allformer.core.lean.places import turn
 from allformer.core.lean.products import Product
 from allformer.core.norm import LayerNorm
@@ -27,15 +28,6 @@ class Norm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.layer_norm(x, self.shape, self.weight, self.bias, self.eps)
-
-
-class Heads(NamedTuple):
-    """How an attention is cut."""
-
-    heads: int  # H
-    groups: int  # G
-    size: int  # D
-    scale: float
 
 
 class Look(NamedTuple):
@@ -63,6 +55,9 @@ class Layer:
             self.cross = heads_of(block.cross)
             self.query, self.across = make(block.cross.query), make(block.cross.out)
             self.memory = many(block.cross.memory)
+        every = (self.own,) if self.cross is None else (self.own, self.cross)
+        fits = dtype == torch.float32 and all(how.size % LANES == 0 for how in every)
+        self.few: Few | None = getattr(self.qkv, "few", None) if fits else None
         self.up, self.down, self.act = make(feed.up), make(feed.down), feed.act
         self.gate = None if feed.gate is None else make(feed.gate)
 
@@ -95,6 +90,11 @@ class Layer:
             (q, k), v = torch.split(turned, [h, g], 2), parts[:, :, h + g :]
         own = state.own
         assert isinstance(own, Columns)
+        if self.few is not None and not (look.causal or look.mask is not None):
+            past, keys, values = own.room(k)
+            self.few.keep(k, v, keys, values, past)
+            end = past + new
+            return self.few.look(q, keys[..., :end], values, look.bias, self.own)
         k, v = k.transpose(1, 2), v.transpose(1, 2)  # A G M D
         keys, values = own.add(k, v)
         if look.causal or look.mask is not None:
@@ -122,6 +122,8 @@ class Layer:
         assert state.cross is not None, "memory is given with the first tokens"
         assert self.cross is not None
         q = self.query(x).view(*x.shape[:2], *self.cross[0:3:2])  # A M H D
+        if self.few is not None and x.shape[1] <= ROWS:
+            return self.few.look(q, *state.cross, look.across, self.cross)
         keys, values = (part.flatten(0, 1) for part in state.cross)
         return attend(q, keys, values, look.across, self.cross)
 

@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,11 +28,21 @@ from torch import Tensor
 
 SOURCE = Path(__file__).with_name("few.c")
 ROWS = 8  # few.c takes no more
+LANES = 16  # a head's size is a multiple of it
 STEP = 64  # K is a multiple of it
 LARGE = 1 << 18  # weights from which it is worth asking for
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
           "-fopenmp", "-shared", "-fPIC")  # fmt: skip
 _PATIENCE = 60  # seconds: a compiler takes two
+
+
+class Heads(NamedTuple):
+    """How an attention is cut."""
+
+    heads: int  # H
+    groups: int  # G
+    size: int  # D
+    scale: float
 
 
 class Few:
@@ -43,6 +54,10 @@ class Few:
         self._fp32, self._int8 = library.few_fp32, library.few_int8
         self._fp32.argtypes, self._fp32.restype = [pointer] * 4 + [number] * 4, None
         self._int8.argtypes, self._int8.restype = [pointer] * 7 + [number] * 4, None
+        self._look, self._keep = library.few_look, library.few_keep
+        self._look.argtypes = [pointer] * 6 + [number] * 9 + [ctypes.c_float, number]
+        self._keep.argtypes = [pointer] * 4 + [number] * 7
+        self._look.restype = self._keep.restype = None
 
     def fp32(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x … K of at most `ROWS` rows, weight N K, bias N, all fp32 and in order."""
@@ -69,6 +84,32 @@ class Few:
             x.numel() // inputs, outputs, inputs, torch.get_num_threads(),
         )  # fmt: skip
         return y
+
+    def look(
+        self, q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, heads: Heads
+    ) -> Tensor:
+        """softmax(q·k) v: q A M H D, rows of which may lie apart, keys A G D C and values A G C D,
+        perhaps with room behind them → A M H·D. `bias` A·G J·M C, or A·G 1 C for all queries."""
+        sources, new, h, size = q.shape
+        columns, room = keys.shape[3], keys.stride(2)
+        out = q.new_empty(sources, new, h * size)
+        spare = q.new_empty(sources * heads.groups * (columns + LANES))
+        bias = None if bias is None else bias.contiguous()
+        self._look(
+            q.data_ptr(), keys.data_ptr(), values.data_ptr(),
+            None if bias is None else bias.data_ptr(), out.data_ptr(), spare.data_ptr(),
+            sources, new, h, heads.groups, size, columns, room, q.stride(1),
+            bias is not None and bias.shape[1] == 1, heads.scale, torch.get_num_threads(),
+        )  # fmt: skip
+        return out
+
+    def keep(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, past: int) -> None:
+        """k and v A M G D, rows of which may lie apart, into the columns from `past` on."""
+        sources, new, groups, size = k.shape
+        self._keep(
+            k.data_ptr(), v.data_ptr(), keys.data_ptr(), values.data_ptr(), sources, new, groups,
+            size, past, keys.shape[3], k.stride(1),
+        )  # fmt: skip
 
 
 @cache
@@ -131,4 +172,7 @@ def _right(few: Few) -> bool:
         answers = few.fp32(x, wide, bias), few.int8(x, weight, scale, sums, bias)
         if not all(torch.allclose(y, wanted, rtol=1e-4, atol=1e-2) for y in answers):
             return False
-    return True
+    q, keys, values = (torch.randn(1, 2, 2, 16, generator=draw) for _ in range(3))
+    found = few.look(q, keys.transpose(2, 3).contiguous(), values, None, Heads(2, 2, 16, 0.5))
+    wanted = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, scale=0.5)
+    return torch.allclose(found, wanted.transpose(1, 2).flatten(2), atol=1e-4)
