@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from allformer.generate.largest import largest
 from allformer.generate.request import Generated, Kept, Request, first_step
 from allformer.generate.stepper import State, Stepper
 
@@ -83,7 +84,7 @@ def search_beams(stepper: Stepper, state: State, ids: Tensor, request: Request) 
         kept.add(logits, logp)
         sums = (running.score[..., None] + logp.view(-1, beams, vocab)).flatten(1)  # B K·V
         if request.draw is None:
-            best, where = sums.topk(count, dim=1)  # B C
+            best, where = largest(sums, count)  # B C
             rank = best
         else:
             where, rank = request.draw(sums, rows.here, count)

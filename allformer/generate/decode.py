@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from allformer.generate.largest import highest
 from allformer.generate.request import Generated, Request, first_step
 from allformer.generate.stepper import State, Stepper
 from allformer.generate.written import Written
@@ -32,7 +33,7 @@ def decode(stepper: Stepper, state: State, ids: Tensor, request: Request) -> Gen
 def _take(scores: Tensor, here: Tensor, request: Request) -> tuple[Tensor, Tensor]:
     """A token of each row, and a number that is NaN where the row has one."""
     if request.draw is None:
-        rank, token = scores.max(-1)
+        rank, token = highest(scores)
         return token, rank
     where, rank = request.draw(scores, here, 1)
     return where[:, 0], rank

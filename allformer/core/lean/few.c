@@ -1,7 +1,7 @@
 /* x Wᵀ + b for a few rows of x, at the speed of memory: the weights are read once, in order, for all
    rows. MKL and oneDNN read them again for each row, or copy them first.
 
-   x R K, w N K, b N or 0, y R N; K is a multiple of 64, R at most 8. Compiled by native.py on the
+   x R K, w N K, b N or 0, y R N; K is a multiple of 64. Compiled by native.py on the
    machine that runs it. */
 
 #include <math.h>
@@ -14,10 +14,14 @@ typedef float vec __attribute__((vector_size(64), aligned(4)));
 #define LANES 16
 #define INLINE static inline __attribute__((always_inline))
 
+typedef float half __attribute__((vector_size(32)));
+typedef float quarter __attribute__((vector_size(16)));
+
 INLINE float total(vec v) {
-    float s = 0;
-    for (int i = 0; i < LANES; i++) s += v[i];
-    return s;
+    half h = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+             __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    quarter q = __builtin_shufflevector(h, h, 0, 1, 2, 3) + __builtin_shufflevector(h, h, 4, 5, 6, 7);
+    return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
 /* `wide` outputs from n on, of all rows */
@@ -41,38 +45,56 @@ INLINE void outputs(const float *x, const float *w, const float *b, float *y, lo
         for (int j = 0; j < wide; j++) y[r * N + n + j] = total(sums[r][j]) + (b ? b[n + j] : 0);
 }
 
-INLINE void all_outputs(const float *x, const float *w, const float *b, float *y, long N, long K,
-                        long threads, const int rows, const int wide) {
-    long whole = N / wide;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (long i = 0; i < whole; i++) outputs(x, w, b, y, i * wide, N, K, rows, wide);
-    for (long n = whole * wide; n < N; n++) outputs(x, w, b, y, n, N, K, rows, 1);
-}
+/* of all rows, eight at a time: each number of rows has a loop of its own, whose sums stay in
+   registers */
+#define ROWS_OF(work, wide)                                                                        \
+    long r = 0;                                                                                    \
+    for (; r + 8 <= R; r += 8) work(8, wide);                                                      \
+    switch (R - r) {                                                                               \
+    case 1: work(1, wide); break;                                                                  \
+    case 2: work(2, wide); break;                                                                  \
+    case 3: work(3, wide); break;                                                                  \
+    case 4: work(4, wide); break;                                                                  \
+    case 5: work(5, wide); break;                                                                  \
+    case 6: work(6, wide); break;                                                                  \
+    case 7: work(7, wide); break;                                                                  \
+    }
 
 void few_fp32(const float *x, const float *w, const float *b, float *y, long R, long N, long K,
               long threads) {
-    switch (R) { /* each its own loop, whose sums stay in registers */
-    case 1: all_outputs(x, w, b, y, N, K, threads, 1, 8); break;
-    case 2: all_outputs(x, w, b, y, N, K, threads, 2, 8); break;
-    case 3: all_outputs(x, w, b, y, N, K, threads, 3, 4); break;
-    case 4: all_outputs(x, w, b, y, N, K, threads, 4, 4); break;
-    case 5: all_outputs(x, w, b, y, N, K, threads, 5, 3); break;
-    case 6: all_outputs(x, w, b, y, N, K, threads, 6, 3); break;
-    case 7: all_outputs(x, w, b, y, N, K, threads, 7, 3); break;
-    case 8: all_outputs(x, w, b, y, N, K, threads, 8, 3); break;
+    const int wide = R <= 2 ? 8 : R <= 4 ? 4 : 3; /* as many as registers hold */
+    long whole = N / wide;
+#define FLOATS(rows, wide) outputs(x + r * K, w, b, y + r * N, n, N, K, rows, wide)
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (long i = 0; i < whole; i++) {
+        long n = i * wide;
+        if (wide == 8) {
+            long r = 0;
+            if (R == 1) FLOATS(1, 8); else FLOATS(2, 8);
+        } else if (wide == 4) {
+            long r = 0;
+            if (R == 3) FLOATS(3, 4); else FLOATS(4, 4);
+        } else { ROWS_OF(FLOATS, 3) }
     }
+    for (long n = whole * wide; n < N; n++) { ROWS_OF(FLOATS, 1) }
 }
 
 /* Bytes 1 … 255 around 128 of each row of x, and what they are multiples of. */
-static void round_rows(const float *x, uint8_t *q, float *scale, long R, long K) {
+typedef int ivec __attribute__((vector_size(64), aligned(4)));
+static void round_rows(const float *x, uint8_t *q, float *scale, long R, long K, long threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && R > 16)
     for (long r = 0; r < R; r++) {
         const float *row = x + r * K;
-        float top = 1e-12f;
-        for (long k = 0; k < K; k++) {
-            float size = fabsf(row[k]);
-            top = size > top ? size : top;
+        ivec tops = {0};
+        for (long k = 0; k < K; k += LANES) { /* without their signs, floats are ordered as ints */
+            ivec size = *(const ivec *)(row + k) & 0x7fffffff, more = size > tops;
+            tops = (size & more) | (tops & ~more);
         }
-        scale[r] = top * (1.0f / 127);
+        int most = 0;
+        for (int i = 0; i < LANES; i++) most = tops[i] > most ? tops[i] : most;
+        float top;
+        __builtin_memcpy(&top, &most, sizeof top);
+        scale[r] = (top > 1e-12f ? top : 1e-12f) * (1.0f / 127);
         for (long k = 0; k < K; k++) q[r * K + k] = (uint8_t)((int)rintf(row[k] / scale[r]) + 128);
     }
 }
@@ -119,34 +141,30 @@ INLINE void eight(const uint8_t *q, const float *seen, const int8_t *w, const fl
         }
 }
 
-INLINE void all_eight(const uint8_t *q, const float *seen, const int8_t *w, const float *scale,
-                      const int *sum, const float *b, float *y, long N, long K, long threads,
-                      const int rows, const int wide) {
-    long whole = N / wide;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (long i = 0; i < whole; i++) eight(q, seen, w, scale, sum, b, y, i * wide, N, K, rows, wide);
-    for (long n = whole * wide; n < N; n++) eight(q, seen, w, scale, sum, b, y, n, N, K, rows, 1);
-}
-
-/* In eight bits: w has `scale` (N) and `sum` (N, of its bytes); `spare` is room for R K bytes. */
+/* In eight bits: w has `scale` (N) and `sum` (N, of its bytes); `spare` is room for R K bytes, `seen`
+   for R numbers. */
 void few_int8(const float *x, const int8_t *w, const float *scale, const int *sum, const float *b,
-              float *y, uint8_t *spare, long R, long N, long K, long threads) {
-    float seen[8];
-    round_rows(x, spare, seen, R, K);
-    switch (R) {
-    case 1: all_eight(spare, seen, w, scale, sum, b, y, N, K, threads, 1, 8); break;
-    case 2: all_eight(spare, seen, w, scale, sum, b, y, N, K, threads, 2, 8); break;
-    case 3: all_eight(spare, seen, w, scale, sum, b, y, N, K, threads, 3, 4); break;
-    case 4: all_eight(spare, seen, w, scale, sum, b, y, N, K, threads, 4, 4); break;
-    case 5: all_eight(spare, seen, w, scale, sum, b, y, N, K, threads, 5, 3); break;
-    case 6: all_eight(spare, seen, w, scale, sum, b, y, N, K, threads, 6, 3); break;
-    case 7: all_eight(spare, seen, w, scale, sum, b, y, N, K, threads, 7, 3); break;
-    case 8: all_eight(spare, seen, w, scale, sum, b, y, N, K, threads, 8, 3); break;
+              float *y, uint8_t *spare, float *seen, long R, long N, long K, long threads) {
+    const int wide = R <= 2 ? 8 : R <= 4 ? 4 : 3;
+    long whole = N / wide;
+    round_rows(x, spare, seen, R, K, threads);
+#define BYTES(rows, wide)                                                                          \
+    eight(spare + r * K, seen + r, w, scale, sum, b, y + r * N, n, N, K, rows, wide)
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (long i = 0; i < whole; i++) {
+        long n = i * wide;
+        if (wide == 8) {
+            long r = 0;
+            if (R == 1) BYTES(1, 8); else BYTES(2, 8);
+        } else if (wide == 4) {
+            long r = 0;
+            if (R == 3) BYTES(3, 4); else BYTES(4, 4);
+        } else { ROWS_OF(BYTES, 3) }
     }
+    for (long n = whole * wide; n < N; n++) { ROWS_OF(BYTES, 1) }
 }
 
 /* e^x, within 2 units of the last place where x ≤ 0: 2^n · e^r with |r| ≤ ln 2 / 2 */
-typedef int ivec __attribute__((vector_size(64), aligned(4)));
 INLINE vec exponential(vec x) {
     ivec low = x < -87.0f; /* so small that it is nothing */
     x = (vec)(((ivec)x & ~low) | ((ivec)(x * 0 - 87.0f) & low));

@@ -53,7 +53,7 @@ class Few:
         pointer, number = ctypes.c_void_p, ctypes.c_long
         self._fp32, self._int8 = library.few_fp32, library.few_int8
         self._fp32.argtypes, self._fp32.restype = [pointer] * 4 + [number] * 4, None
-        self._int8.argtypes, self._int8.restype = [pointer] * 7 + [number] * 4, None
+        self._int8.argtypes, self._int8.restype = [pointer] * 8 + [number] * 4, None
         self._look, self._keep = library.few_look, library.few_keep
         self._look.argtypes = [pointer] * 6 + [number] * 9 + [ctypes.c_float, number]
         self._keep.argtypes = [pointer] * 4 + [number] * 7
@@ -77,11 +77,12 @@ class Few:
         x = x.contiguous()
         outputs, inputs = weight.shape
         y = x.new_empty(*x.shape[:-1], outputs)
-        spare = torch.empty(x.numel(), dtype=torch.uint8)
+        rows = x.numel() // inputs
+        spare, seen = torch.empty(x.numel(), dtype=torch.uint8), x.new_empty(rows)
         self._int8(
             x.data_ptr(), weight.data_ptr(), scale.data_ptr(), sums.data_ptr(),
             None if bias is None else bias.data_ptr(), y.data_ptr(), spare.data_ptr(),
-            x.numel() // inputs, outputs, inputs, torch.get_num_threads(),
+            seen.data_ptr(), rows, outputs, inputs, torch.get_num_threads(),
         )  # fmt: skip
         return y
 

@@ -20,6 +20,7 @@ from allformer.core.precision import cast
 
 Product = Callable[[Tensor], Tensor]
 MANY = 16  # rows from which a product computes more than it reads
+WIDE = 1 << 13  # outputs from which oneDNN's own order of the weights is worth a copy
 PAYS = 8  # products of many rows after which a copy in oneDNN's order has paid for itself
 MOST = 1 << 30  # bytes of weights of which such copies are made: others have no room to spare
 
@@ -30,7 +31,7 @@ class Times:
     def __init__(self, weight: Tensor, bias: Tensor | None, copies: bool = True) -> None:
         self.weight, self.bias = weight, bias
         self.few = find_few() if few_serves(weight) else None
-        self.packs = copies and _packs(weight)
+        self.packs = copies and len(weight) >= WIDE and _packs(weight)
         self.calls, self.packed = 0, weight
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -80,13 +81,14 @@ class Eight:
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.numel() // x.shape[-1]
-        if rows >= MANY:
-            if self.many is None:
-                self.many = Int8.of(self.weight, self.plain.scale, self.plain.bias)
-            return self.many(x)
-        if self.few is not None and rows <= ROWS:
+        most = MANY if len(self.weight) >= WIDE else 2 * MANY  # where few.c is the fastest
+        if self.few is not None and rows <= most:
             return self.few.int8(x, self.weight, self.plain.scale, self.sums, self.plain.bias)
-        return self.plain(x)
+        if rows < MANY:
+            return self.plain(x)
+        if self.many is None:
+            self.many = Int8.of(self.weight, self.plain.scale, self.plain.bias)
+        return self.many(x)
 
 
 def make_product(
@@ -106,6 +108,5 @@ def make_product(
 
 def _packs(weight: Tensor) -> bool:
     """Whether oneDNN has an order of its own for a matrix."""
-    kinds = (torch.float32, torch.bfloat16)
-    large = weight.numel() >= 1 << 18 and weight.dtype in kinds and weight.device.type == "cpu"
-    return large and bool(torch._C._has_mkldnn) and torch._C._get_mkldnn_enabled()
+    plain = weight.dtype in (torch.float32, torch.bfloat16) and weight.device.type == "cpu"
+    return plain and bool(torch._C._has_mkldnn) and torch._C._get_mkldnn_enabled()
