@@ -17,7 +17,7 @@ from torch import Tensor
 
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.errors import ConfigError
-from allformer.generate import static  # noqa: F401  (registers it)
+from allformer.generate import lean, static  # noqa: F401  (they register themselves)
 from allformer.generate.aids import Aids
 from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
@@ -69,9 +69,10 @@ def generate(
     behind those that the options ask for (`generate/processors.py`). `prefix` keeps what was read
     for the next call (`generate/prefix.py`). `assistant_model`, a smaller one, guesses ahead: the
     tokens are the same, and sooner there (`generate/speculative.py`). `cache="int8"` remembers keys
-    and values in eight bits (`core/states/int8.py`). `dtype` is what is computed in. What an
-    encoder's mixers take (`global_attention_mask`) may be given too, and what it reads in place of
-    tokens (`input_features`).
+    and values in eight bits (`core/states/int8.py`). `dtype` is what is computed in; `torch.int8`,
+    on a CPU, has weights and what they meet in eight bits, which is faster and not exact
+    (docs/generation.md). What an encoder's mixers take (`global_attention_mask`) may be given too,
+    and what it reads in place of tokens (`input_features`).
     """
     stepper = stepper_for(model, dtype)  # refuses what cannot generate
     aids = Aids(prefix, assistant_model, cache)

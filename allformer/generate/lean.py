@@ -20,7 +20,7 @@ from allformer.core.lean.served import KINDS, plain_model
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
-from allformer.generate.stepper import DecoderStepper, EncoderDecoderStepper, State
+from allformer.generate.stepper import FASTER, DecoderStepper, EncoderDecoderStepper, State
 
 CHUNK = 512  # tokens of a prompt that are read at a time: what has a number for each pair is small
 Plain = EncoderDecoderStepper | DecoderStepper
@@ -114,6 +114,9 @@ def lean_stepper(
     if isinstance(model, EncoderDecoderModel):
         return LeanStepper(EncoderDecoderStepper(model, wide), dtype or own)
     return LeanStepper(DecoderStepper(model, wide), dtype or own)
+
+
+FASTER.append(lean_stepper)
 
 
 def hold(model: EncoderDecoderModel | DecoderOnlyModel, dtype: torch.dtype) -> Held:

@@ -17,7 +17,6 @@ KILLERS: dict[str, Callable[[], None]] = {
     "speech best": speech.check_best,
     "speech cut": speech.check_cut,
     "speech prompt": speech.check_prompt,
-    "lean decoder": test_listener_speed.check_lean,
     "fixed memory": test_listener_speed.check_fixed,
     "rows of one source": test_transcribe.check_shared_source,
 }
@@ -26,13 +25,9 @@ TIMES, TRAIL = f"{HERE}.rules:Rules._times", f"{HERE}.rules:Trail"
 BEAMS = f"{HERE}.search:Beams"
 CUT = f"{HERE}.segments:cut"
 
-LEAN, CAPTURED = "allformer.core.lean", f"{HERE}.captured:CapturedListener"
+CAPTURED = f"{HERE}.captured:CapturedListener"
 
 MUTANTS: list[Mutant] = [
-    bug("lean queries are not scaled", "attention over sound is too sharp", f"{LEAN}:_across",
-        "q * layer.scales[1]", "q * 1.0", "lean decoder"),
-    bug("lean heads stay apart", "texts of one window are mixed up", f"{LEAN}:_across",
-        "transpose(1, 2).reshape(x.shape)", "reshape(x.shape)", "lean decoder"),
     bug("the counter of a window goes on", "the second window is read behind the first",
         f"{CAPTURED}._anew", "cache.length.zero_()", "cache.length.clone()", "fixed memory"),
     bug("the first window is heard again", "every window has the text of the first",

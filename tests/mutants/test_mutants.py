@@ -27,6 +27,7 @@ from tests.mutants import (
     few_rows,
     hearing,
     images,
+    lean,
     linear,
     listening,
     longformer,
@@ -66,6 +67,7 @@ ROOMS = (
     ahead,
     writing,
     engine,
+    lean,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

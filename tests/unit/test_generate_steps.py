@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from allformer.config import Attention, LMHead, Rotary
 from allformer.core.model import EncoderDecoderModel
 from allformer.errors import GenerationError
-from allformer.generate import beams, decode, lean, rows
+from allformer.generate import beams, decode, rows, stepper
 from allformer.generate.generate import generate
 from allformer.generate.stepper import stepper_for
 from tests.models import (
@@ -193,7 +193,7 @@ def test_what_a_row_would_say_after_its_end_cannot_stop_the_others(monkeypatch):
     def run() -> Tensor:
         return generate(net, ids, mask, generator=torch.Generator().manual_seed(2), **options)
 
-    monkeypatch.setattr(lean, "lean_stepper", lambda *_: None)  # so that the model's step is asked
+    monkeypatch.setattr(stepper, "FASTER", [])  # so that the model's step is asked
     want, plain = run(), net.step
     ends = [(want[1] == end).nonzero()[:1, 0] for end in ENDS]
     end = int(torch.cat(ends).min())
@@ -297,7 +297,7 @@ def test_from_one_look_to_the_next_nothing_waits(kind, search, monkeypatch):
             begin()
         return parting
 
-    monkeypatch.setattr(lean, "lean_stepper", lambda *_: None)  # it may look: it is on a CPU
+    monkeypatch.setattr(stepper, "FASTER", [])  # it may look: it is on a CPU
     monkeypatch.setitem(rows.BETWEEN, "cpu", 4)
     monkeypatch.setattr(rows.Rows, "look", look)
     for module in (decode, beams):

@@ -230,15 +230,16 @@ void few_look(const float *q, const float *keys, const float *values, const floa
 }
 
 /* Keys and values of M new tokens of each source go into the columns from `past` on: k and v are
-   A·M rows `step` apart, G heads of D in each. */
+   A·M rows, `kstep` and `vstep` apart, G heads of D in each. */
 void few_keep(const float *k, const float *v, float *keys, float *values, long A, long M, long G,
-              long D, long past, long room, long step) {
+              long D, long past, long room, long kstep, long vstep) {
     for (long i = 0; i < A * G; i++)
         for (long m = 0; m < M; m++) {
-            long from = (i / G * M + m) * step + i % G * D;
+            const float *key = k + (i / G * M + m) * kstep + i % G * D;
+            const float *value = v + (i / G * M + m) * vstep + i % G * D;
             for (long d = 0; d < D; d++) {
-                keys[(i * D + d) * room + past + m] = k[from + d];
-                values[(i * room + past + m) * D + d] = v[from + d];
+                keys[(i * D + d) * room + past + m] = key[d];
+                values[(i * room + past + m) * D + d] = value[d];
             }
         }
 }

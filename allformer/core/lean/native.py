@@ -56,7 +56,7 @@ class Few:
         self._int8.argtypes, self._int8.restype = [pointer] * 8 + [number] * 4, None
         self._look, self._keep = library.few_look, library.few_keep
         self._look.argtypes = [pointer] * 6 + [number] * 9 + [ctypes.c_float, number]
-        self._keep.argtypes = [pointer] * 4 + [number] * 7
+        self._keep.argtypes = [pointer] * 4 + [number] * 8
         self._look.restype = self._keep.restype = None
 
     def fp32(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -99,7 +99,7 @@ class Few:
         self._look(
             q.data_ptr(), keys.data_ptr(), values.data_ptr(),
             None if bias is None else bias.data_ptr(), out.data_ptr(), spare.data_ptr(),
-            sources, new, h, heads.groups, size, columns, room, q.stride(1),
+            sources, new, h, heads.groups, size, columns, room, _step(q),
             bias is not None and bias.shape[1] == 1, heads.scale, torch.get_num_threads(),
         )  # fmt: skip
         return out
@@ -109,7 +109,7 @@ class Few:
         sources, new, groups, size = k.shape
         self._keep(
             k.data_ptr(), v.data_ptr(), keys.data_ptr(), values.data_ptr(), sources, new, groups,
-            size, past, keys.shape[3], k.stride(1),
+            size, past, keys.shape[3], _step(k), _step(v),
         )  # fmt: skip
 
 
@@ -125,11 +125,16 @@ def find_few() -> Few | None:
         return None
 
 
-def few_serves(weight: Tensor, small: bool = False) -> bool:
-    """Whether `find_few` is worth asking for a matrix; `small` ones are served too."""
-    fits = weight.shape[1] % STEP == 0 and (small or weight.numel() >= LARGE)
+def few_serves(weight: Tensor) -> bool:
+    """Whether `find_few` is worth asking for a matrix."""
+    fits = weight.shape[1] % STEP == 0 and weight.numel() >= LARGE
     plain = weight.device.type == "cpu" and weight.is_contiguous()
     return fits and plain and weight.dtype in (torch.float32, torch.int8)
+
+
+def _step(x: Tensor) -> int:
+    """How far the rows of A M … lie apart; an axis of one says nothing of it."""
+    return x.stride(0) if x.shape[1] == 1 else x.stride(1)
 
 
 def _built() -> Path:
