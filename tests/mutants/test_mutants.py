@@ -33,6 +33,7 @@ from tests.mutants import (
     longformer,
     masks,
     mutants,
+    quantised,
     reformer,
     segments,
     sound_codecs,
@@ -68,6 +69,7 @@ ROOMS = (
     writing,
     engine,
     lean,
+    quantised,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]
