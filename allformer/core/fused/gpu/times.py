@@ -147,65 +147,58 @@ def _row(
     _finish(y, other, n, more, out, there, ACT, GATED, ADDS)
 
 
-def _halves(one: int, lead: int, less: int, kind: str) -> str:
+def _halves(lead: int) -> str:
     """Both halves of four bytes as numbers of two bytes, the low ones and the high ones.
 
     A half is put behind the leading bit of a number whose last digit counts ones (128 in bf16, 1024
-    in fp16), and that number taken off again: one and a half instructions for each, where
-    converting takes four or five.
+    in fp16): one instruction for each, where converting takes five. What is too much is taken off
+    the sums.
     """
-    bits = "\n".join(f"lop3.b32 {x}, {x}, 0x000f000f, {lead:#x}, 0xea;" for x in "abcd")
-    takes = "\n".join(f"fma.rn.{kind}x2 ${i}, {x}, one, less;" for i, x in enumerate("abcd"))
-    return f"""{{ .reg .b32 a, b, c, d, one, less;
-    mov.b32 one, {one:#x}; mov.b32 less, {less:#x};
+    puts = "\n".join(
+        f"lop3.b32 ${i}, {x}, 0x000f000f, {lead:#x}, 0xea;" for i, x in enumerate("abcd")
+    )
+    return f"""{{ .reg .b32 a, b, c, d;
     prmt.b32 a, $4, 0, 0x4140; prmt.b32 b, $4, 0, 0x4342;
     shr.u32 c, a, 4; shr.u32 d, b, 4;
-    {bits}
-    {takes} }}"""
+    {puts} }}"""
 
 
-_ASM = {  # by dtype, and whether halves are 0 … 15 (with a least value) or −8 … 7
-    (torch.bfloat16, True): _halves(0x3F803F80, 0x43004300, 0xC300C300, "bf16"),
-    (torch.bfloat16, False): _halves(0x3F803F80, 0x43004300, 0xC308C308, "bf16"),
-    (torch.float16, True): _halves(0x3C003C00, 0x64006400, 0xE400E400, "f16"),
-    (torch.float16, False): _halves(0x3C003C00, 0x64006400, 0xE408E408, "f16"),
-}
+_ASM = {torch.bfloat16: _halves(0x43004300), torch.float16: _halves(0x64006400)}
+_LEAD = {torch.bfloat16: 128.0, torch.float16: 1024.0}
 
 
 @triton.jit
-def _nibbles(packed, like, LEAST: tl.constexpr, ASM: tl.constexpr):
+def _nibbles(packed, like, ASM: tl.constexpr):
     """The low and the high halves of bytes, as numbers of the dtype at `like`; see `_halves`."""
     kind: tl.constexpr = like.dtype.element_ty
     if ASM != "" and kind == tl.bfloat16:
         return tl.inline_asm_elementwise(
-            ASM, "=r,=r,=r,=r,r", [packed], (tl.bfloat16, tl.bfloat16), is_pure=True, pack=4
+            ASM, "=&r,=&r,=&r,=&r,r", [packed], (tl.bfloat16, tl.bfloat16), is_pure=True, pack=4
         )
     elif ASM != "":
         return tl.inline_asm_elementwise(
-            ASM, "=r,=r,=r,=r,r", [packed], (tl.float16, tl.float16), is_pure=True, pack=4
+            ASM, "=&r,=&r,=&r,=&r,r", [packed], (tl.float16, tl.float16), is_pure=True, pack=4
         )
     else:
-        low, high = (packed & 15).to(tl.float32), (packed >> 4).to(tl.float32)
-        if not LEAST:
-            low -= 8.0
-            high -= 8.0
-        return low.to(kind), high.to(kind)
+        return (packed & 15).to(tl.float32).to(kind), (packed >> 4).to(tl.float32).to(kind)
 
 
 @triton.jit
 def _meet(
     acc, w, scale, least, byte, spot, group, seen, low, high, total, x, there,
-    BITS: tl.constexpr, GROUPED: tl.constexpr, LEAST: tl.constexpr, ASM: tl.constexpr,
+    BITS: tl.constexpr, GROUPED: tl.constexpr, LEAST: tl.constexpr, ZERO: tl.constexpr,
+    ASM: tl.constexpr,
 ):  # fmt: skip
-    """acc L N R, and what one tile of W adds to it: its numbers at `w + byte`, L N ·."""
+    """acc L N R, and what one tile of W adds to it: its numbers at `w + byte`, L N ·, of which
+    `ZERO` stands for 0."""
     tile = tl.load(w + byte, mask=there, other=0)
     part = acc
     if GROUPED:
         part = tl.zeros_like(acc)
     if BITS == 4:
-        a, b = _nibbles(tile, x, LEAST, ASM)
+        a, b = _nibbles(tile, x, ASM)
         part = tl.dot(a, low, part, input_precision="ieee")
-        part = tl.dot(b, high, part, input_precision="ieee")
+        part = tl.dot(b, high, part, input_precision="ieee") - ZERO * total
     else:
         part = tl.dot(tile.to(x.dtype.element_ty), seen, part, input_precision="ieee")
     if GROUPED:
@@ -221,10 +214,10 @@ def _rows(
     x, w, g, scale, scale_g, least, least_g, bias, bias_g, norm, norm_bias, more, out, R, N, eps,
     K: tl.constexpr, WIDE: tl.constexpr, NORM: tl.constexpr, BITS: tl.constexpr,
     GROUP: tl.constexpr, SCALED: tl.constexpr, GROUPED: tl.constexpr, LEAST: tl.constexpr,
-    ASM: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
-    ADDS: tl.constexpr, CHAIN: tl.constexpr, ONE: tl.constexpr, ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr,
-    LINES: tl.constexpr,
+    ZERO: tl.constexpr, ASM: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr,
+    GATED: tl.constexpr, ADDS: tl.constexpr, CHAIN: tl.constexpr, ONE: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, LANES: tl.constexpr,
+    AHEAD: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     row = tl.minimum(n, N - 1).to(tl.int64)
@@ -253,15 +246,14 @@ def _rows(
             seen = tl.load(x + at, mask=at < K, other=0.0)  # L 1 INPUTS
             if NORM > 0:
                 seen = _normed(seen, at, mean, rstd, norm, norm_bias, at < K, NORM)
+            total = tl.sum(seen.to(tl.float32), 2)[:, None, :]  # L 1 1: other rows do not matter
             seen = tl.where(r[None, :, None] == 0, seen, 0.0).to(x.dtype.element_ty)
         else:
             here = (at < K) & (r < R)[None, :, None]
             seen = tl.load(x + r[None, :, None] * K + at, mask=here, other=0.0)  # L R INPUTS
+            total = tl.sum(seen.to(tl.float32), 2)[:, None, :]  # L 1 R
         low = seen
         high = seen
-        total = 0.0
-        if LEAST:
-            total = tl.sum(seen.to(tl.float32), 2)[:, None, :]  # L 1 R
         if BITS == 4:
             low, high = tl.split(tl.reshape(seen, (LANES, ROWS, INPUTS // 2, 2)))
             low, high = tl.permute(low, (0, 2, 1)), tl.permute(high, (0, 2, 1))
@@ -272,12 +264,12 @@ def _rows(
         there = start // PER + within < K // PER
         acc = _meet(
             acc, w + start // PER, scale, least, byte, spot, group, seen, low, high, total, x,
-            there, BITS, GROUPED, LEAST, ASM,
+            there, BITS, GROUPED, LEAST, ZERO, ASM,
         )  # fmt: skip
         if GATED:
             acc_g = _meet(
                 acc_g, g + start // PER, scale_g, least_g, byte, spot, group, seen, low, high,
-                total, x, there, BITS, GROUPED, LEAST, ASM,
+                total, x, there, BITS, GROUPED, LEAST, ZERO, ASM,
             )  # fmt: skip
     y, other = tl.sum(acc, 0), tl.sum(acc_g, 0)  # N R
     inside = n < N
@@ -336,14 +328,17 @@ def times_rows(
     other = gate or matrix
     bits = matrix.bits or 16
     group = matrix.group
-    asm = _ASM.get((x.dtype, matrix.least is not None), "") if bits == 4 and x.is_cuda else ""
+    fast = bits == 4 and x.is_cuda and x.dtype in _ASM
+    zero = (_LEAD[x.dtype] if fast else 0.0) + (8.0 if matrix.least is None else 0.0)
     _rows[(triton.cdiv(N, tile.outputs),)](
         x, matrix.numbers, other.numbers, matrix.scale, other.scale, matrix.least, other.least,
         matrix.bias, other.bias, *_norm_of(norm), more, out, rows, N,
         0.0 if norm is None else norm.eps,
         K=K, WIDE=triton.next_power_of_2(K), NORM=_kind(norm), BITS=bits, GROUP=group,
-        SCALED=bits != 16, GROUPED=bits != 16 and (group < K or matrix.least is not None),
-        LEAST=matrix.least is not None, ASM=asm, BIAS=matrix.bias is not None,
+        SCALED=bits != 16,
+        GROUPED=bits == 4 or (bits == 8 and (group < K or matrix.least is not None)),
+        LEAST=matrix.least is not None, ZERO=zero, ASM=_ASM[x.dtype] if fast else "",
+        BIAS=matrix.bias is not None,
         ACT=-1 if act is None else ACTS[act], GATED=gate is not None, ADDS=more is not None,
         ONE=rows == 1, ROWS=max(tile.rows, triton.next_power_of_2(rows)), OUTPUTS=tile.outputs,
         INPUTS=tile.inputs, LANES=tile.lanes, AHEAD=_AHEAD,
@@ -354,18 +349,20 @@ def times_rows(
 
 
 def tile_of_row(matrix: Matrix, gated: bool) -> Tile:
-    """Tiles of 8 kB for each thread block, of which several fit on a multiprocessor."""
-    return Tile(8, 512) if gated or matrix.outputs <= 8192 else Tile(16, 512)
+    """Tiles of 8 kB, of which several thread blocks of a multiprocessor have two on their way."""
+    narrow = matrix.bits is None and matrix.outputs <= 8192
+    return Tile(8, 512) if gated or narrow else Tile(16, 512)
 
 
 def tile_of_rows(matrix: Matrix, rows: int, gated: bool) -> Tile:
     """A lane has as many inputs as share a scale, if they are not too many."""
-    most = 128 if matrix.bits else 64
-    inputs = min(most, matrix.group & -matrix.group)
+    inputs = min(128 if matrix.bits else 64, matrix.group & -matrix.group)
     if rows > 16:  # what is multiplied takes as much room as the weights
         return Tile(32, inputs, 8, 2, 3)
-    wide = gated or matrix.outputs > 8192  # enough for all multiprocessors in larger tiles too
-    return Tile(32 if wide else 16, inputs, 4, 4, 4)
+    if gated or matrix.outputs > 8192:  # enough tiles for all multiprocessors
+        return Tile(32, inputs, 4, 4, 5 if matrix.bits == 4 else 4)
+    # Four bits come so fast that what is done for each row of a tile must serve many outputs.
+    return Tile(32, inputs, 8, 8, 4) if matrix.bits == 4 else Tile(16, inputs, 4, 4, 4)
 
 
 def _kind(norm: Gain | None) -> int:
