@@ -107,6 +107,7 @@ FIT = ["decoder paper", "linear", "random features", "one key head", "rotary str
 
 
 @pytest.mark.usefixtures("fast")
+@pytest.mark.every(2)
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("kind", FIT)
 def test_every_kind_of_layer_that_can_be_captured_says_the_same(kind, beams):
@@ -152,6 +153,7 @@ def test_short_requests_go_the_plain_way():
 
 
 @pytest.mark.usefixtures("fast")
+@pytest.mark.every(2)
 @pytest.mark.parametrize("search", ["greedy", "beams"])
 @pytest.mark.parametrize("kind", ["llama", "window", "paper"])
 def test_a_text_that_outgrows_its_room_goes_on_in_a_larger_one(kind, search):
@@ -197,6 +199,7 @@ def check_leaving(kind: str, search: str) -> None:
 
 
 @pytest.mark.usefixtures("fast")
+@pytest.mark.every(2)
 @pytest.mark.parametrize("search", ["greedy", "drawn", "beams"])
 @pytest.mark.parametrize("kind", ["gpt2", "window", "paper"])
 def test_rows_leave_and_the_others_go_on(kind, search):
@@ -340,6 +343,7 @@ def test_sizes_come_in_few_numbers():
 
 
 @pytest.mark.usefixtures("fast")
+@pytest.mark.every(2)
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("kind", [*CONFIGS, "linear"])
 def test_a_state_can_come_out_of_its_room_again(kind, beams):
@@ -458,6 +462,7 @@ def test_numbers_that_are_none_leave_nothing_behind():
 
 
 @pytest.mark.usefixtures("fast")
+@pytest.mark.every(2)
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_no_step_in_a_room_waits_for_the_device(kind, beams):
