@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from allformer.generate import graph, static, static_state
+from allformer.generate import graph, static, static_state, stepper
 
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select")
 
@@ -77,6 +77,7 @@ class _Recorder(TorchDispatchMode):
 def by_graphs(worth: int = static_state.WORTH) -> Iterator[None]:
     """Inside, the CPU counts as a device with graphs, for more than `worth` tokens to come."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stepper, "FASTER", [static.static_stepper])  # not the CPU's own way
         patch.setattr(static, "DEVICES", ("cuda", "cpu"))
         patch.setattr(static_state, "WORTH", worth)
         patch.setitem(graph.CAPTURES, "cpu", Recorded)
