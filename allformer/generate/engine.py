@@ -107,6 +107,8 @@ class Engine:
 
     def cancel(self, reply: Reply) -> None:
         """Say no more to this request; its pages are free at once. One that is done stays so."""
+        if reply.engine is not self:
+            raise ConfigError(f"{reply} is another engine's; call reply.cancel()")
         if not reply.done:
             reply.cancelled = True
             self._end(reply)

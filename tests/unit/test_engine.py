@@ -231,6 +231,8 @@ def check_cancelled(kind: str = PLAIN) -> None:
     assert torch.equal(two.result(), dropped.alone(model)[:, : two.result().shape[1]])
     one.cancel()  # too late: it stays as it is
     assert not one.cancelled
+    with pytest.raises(ConfigError, match="another engine's"):
+        small(kind).cancel(one)
     check_empty(engine)
 
 
