@@ -146,6 +146,7 @@ class Room:
             self.keep.fill_(True)
             self.keep[: len(stored), :end] = other.keep.index_select(0, stored)[:, :end]
         if self.left is not None and other.left is not None:
+            self.left.zero_()  # of rows that nobody uses: their places must be in the table too
             self.left[: len(texts)] = other.left.index_select(0, texts)
 
     def _look_across(
@@ -178,6 +179,7 @@ class Room:
         self.keep.fill_(True)
         self.keep[: len(stored), : mask.shape[1]] = stored
         left = (~mask).sum(1, keepdim=True).repeat_interleave(self.size.copies, 0)
+        self.left.zero_()
         self.left[: len(left)] = left
 
     def mask(self, texts: Tensor, length: int) -> Tensor | None:

@@ -26,6 +26,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "fast, leaving": partial(ways.fast_check, partial(ways.check_leaving, "gpt2", "greedy")),
     "fast, beams leaving": partial(ways.fast_check, partial(ways.check_leaving, "paper", "beams")),
     "fast, grown": partial(ways.fast_check, partial(ways.check_growing, "llama", "beams")),
+    "fast, idle": partial(ways.fast_check, ways.check_idle),
     "fast, again": partial(ways.fast_check, ways.check_again),
 }
 STATIC, RING, PATHS = "states.static:Static", "states.static_ring:StaticRing", "states.paths:Paths"
@@ -81,6 +82,8 @@ MUTANTS: list[Mutant] = [
         "self.counter - self.left", "self.counter - self.left * 0", "fast, padded"),
     bug("padding of the prompt is seen", "batch is not single", f"{ROOM}._pad",
         "self.keep[: len(stored), : mask.shape[1]] = stored", "pass", "fast, padded"),
+    bug("rows that nobody uses stand nowhere", "a lookup fails for all", f"{ROOM}._pad",
+        "self.left.zero_()", "pass", "fast, idle", **ANY),
     bug("padding of the source is seen", "batch is not single", f"{ROOM}._cover",
         "self.across[: len(mask), :width] = mask", "pass", "fast, translating"),
     bug("empty columns of the source are seen", "attention is diluted", f"{ROOM}._cover",

@@ -23,7 +23,7 @@ from allformer.generate.generate import generate
 from allformer.generate.rooms import Rooms, forget
 from allformer.generate.static import StaticStepper, static_stepper, unfit
 from allformer.generate.stepper import DecoderStepper, stepper_for
-from tests.models import EOS, KINDS, SPREAD, loud, tokens
+from tests.models import EOS, KINDS, SPREAD, left_padding, loud, tokens
 from tests.recorded import Recorded, by_graphs
 from tests.unit.test_generate_steps import CONFIGS, ENDS, SEARCHES, batch, model, no_waiting
 
@@ -230,6 +230,23 @@ def test_the_next_call_replays_from_its_first_step_on():
     assert Recorded.made == made
     assert sum(g.replays for g in graphs(net)) == before + 19 + 24
     assert [*Rooms.of(net).idle.values()] == [kept]
+
+
+@pytest.mark.usefixtures("fast")
+def test_rows_that_nobody_uses_have_places_too():
+    check_idle()
+
+
+def check_idle() -> None:
+    """What the last search has left in them must not lead out of the table of positions."""
+    net = model("gpt2")
+    options = {"max_new_tokens": 20, "eos_token_id": None, "pad_token_id": 0}
+    long, short = (tokens(n, width, seed=6) for n, width in ((16, 14), (9, 3)))
+    mask = left_padding([3] * 8 + [2], 3)
+    want, _ = both(net, short, mask, **options)
+    generate(net, long, left_padding([1] * 15 + [14], 14), **options)
+    alike(want, generate(net, short, mask, **KEPT | options))
+    assert [size.rows for size in Rooms.of(net).idle] == [16]
 
 
 @pytest.mark.usefixtures("fast")
