@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-FEW = 8  # rows: for more, the matrix made whole is no slower
+FEW = 64  # rows: for more, the matrix made whole is no slower
 GROUPS = (32, 64, 128, 256)  # those that torch's product has
 ROWS = 16  # N must be a multiple
 
