@@ -102,12 +102,12 @@ def plain_products() -> Iterator[None]:
 def only_result(x: Tensor) -> bool:
     """Whether x is a plain one on a CPU of which nobody wants more than the product."""
     return (
-        x.device.type == "cpu"
+        not torch.compiler.is_compiling()
+        and x.device.type == "cpu"
         and type(x) is Tensor
         and not _plain.get()
         and x.dtype in (torch.float32, torch.bfloat16)
         and not (torch.is_grad_enabled() and x.requires_grad)
-        and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and not torch._C._len_torch_dispatch_stack()
     )
