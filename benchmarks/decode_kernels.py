@@ -21,6 +21,8 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from side_by_side import table
 from torch import Tensor
 from turns import attempt
@@ -78,13 +80,27 @@ def timed(calls: list[Callable[[], Any]], replays: int = 7) -> float:
     return statistics.median(spans) / 1000 / len(calls)
 
 
+@triton.jit
+def _read(x, out, steps, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * steps * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK], tl.int32)
+    for i in range(steps):
+        acc += tl.load(x + at + i * BLOCK)
+    tl.store(out + tl.program_id(0), tl.sum(acc))
+
+
 def read_limit() -> float:
-    """Bytes a second at which a large tensor is read by the fastest of torch's sums."""
-    x = torch.ones(1 << 31, dtype=torch.int8, device=DEVICE)
-    views = [x.view(torch.float32), x.view(torch.float32).view(4096, -1), x.view(BF16)]
-    calls = [lambda: views[0].sum(), lambda: views[1].sum(1), lambda: views[2].sum()]
-    calls += [lambda: views[1].amax(1), lambda: views[0].view(-1, 64).sum(0)]
-    return x.numel() / min(timed([call] * 4) for call in calls)
+    """Bytes a second at which two gigabytes are read, by the fastest of several ways."""
+    x = torch.ones(1 << 29, dtype=torch.int32, device=DEVICE)
+    out = torch.empty(1 << 18, dtype=torch.int32, device=DEVICE)
+    ways: list[Callable[[], Any]] = [
+        lambda: x.view(torch.float32).sum(),
+        lambda: x.view(torch.float32).view(4096, -1).sum(1),
+    ]
+    for steps in (2, 8, 32):
+        programs = x.numel() // (2048 * steps)
+        ways.append(lambda n=programs, s=steps: _read[(n,)](x, out, s, BLOCK=2048, num_warps=4))  # type: ignore[misc]
+    return x.nbytes / min(timed([way] * 4) for way in ways)
 
 
 def weights(outputs: int, inputs: int, bits: int | None, group: int, seed: int) -> Matrix:

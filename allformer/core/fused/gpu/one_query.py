@@ -22,7 +22,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from allformer.core.fused.gpu.dependent import chained, launch
 from allformer.core.fused.turns import Turns
 
-_BLOCK = 64  # keys of a tile
+_TILE = 16_384  # bytes of keys, of 64 keys at most; as many values, and all of them twice
 _LEAST = 128  # keys that are worth a part
 _STAGES = 3
 
@@ -178,6 +178,7 @@ def one_query(
     parts = parts or parts_of(rows * groups, room, fused.device)
     wide = max(16, triton.next_power_of_2(size))
     held = max(16, triton.next_power_of_2(heads // groups))
+    block = min(64, max(16, _TILE // (wide * fused.element_size())))
     out = fused.new_empty(rows, heads * size)
     part = mass = out  # unused if there is one part
     if parts > 1:
@@ -190,7 +191,7 @@ def one_query(
         fused, keys, values, past, keep, cos, sin, where, out, part, mass, ticks, room,
         0 if keep is None else keep.stride(0), where.stride(0) if where.numel() > 1 else 0, scale,
         H=heads, G=groups, D=size, WIDE=wide, HEADS=held, TURNS=turn is not None,
-        KEEPS=keep is not None, PARTS=parts, BLOCK=_BLOCK, num_warps=4, num_stages=_STAGES,
+        KEEPS=keep is not None, PARTS=parts, BLOCK=block, num_warps=4, num_stages=_STAGES,
         **launch(chained(fused.device)),
     )  # fmt: skip
     return out
