@@ -33,6 +33,7 @@ from allformer.core.fused import one_query as attention
 from allformer.core.fused import times as products
 from allformer.core.fused.gpu import one_query as gpu_attention
 from allformer.core.fused.gpu import times as gpu
+from allformer.core.fused.gpu.one_query import Cut
 from allformer.core.fused.gpu.times import Tile
 from allformer.core.fused.matrix import Gain, Matrix
 from allformer.core.fused.turns import Turns
@@ -57,6 +58,8 @@ ROWS = [Tile(16, 64, 4, 4, 3), Tile(16, 128, 4, 4, 3), Tile(16, 128, 4, 4, 5),
 PACKED = [Tile(16, 128, 4, 4, 4), Tile(16, 128, 4, 4, 6), Tile(32, 128, 4, 4, 4),
           Tile(16, 128, 8, 8, 4), Tile(32, 128, 8, 8, 3), Tile(16, 128, 4, 4, 6, 1),
           Tile(32, 128, 4, 4, 4, 1), Tile(16, 128, 8, 8, 4, 1)]  # fmt: skip
+CUTS = [Cut(1, 64, 4, 3), Cut(1, 64, 4, 2), Cut(1, 32, 4, 3), Cut(1, 32, 2, 3), Cut(2, 64, 4, 3),
+        Cut(4, 64, 4, 3), Cut(4, 32, 4, 3), Cut(8, 32, 2, 3), Cut(16, 64, 4, 3)]  # fmt: skip
 Row = dict[str, Any]
 
 
@@ -164,7 +167,7 @@ def product(
             "error": wrong}  # fmt: skip
 
 
-def attend(rows: int, groups: int, count: int, parts: int | None, limit: float) -> Row:
+def attend(rows: int, groups: int, count: int, cut: Cut | None, limit: float) -> Row:
     heads, size, room = 32, 128, count + 64
     fused = torch.randn(rows, (heads + 2 * groups) * size, device=DEVICE).to(BF16)
     memory = [torch.randn(rows, groups, room, size, device=DEVICE).to(BF16) for _ in range(2)]
@@ -181,15 +184,13 @@ def attend(rows: int, groups: int, count: int, parts: int | None, limit: float) 
     )
 
     def run(k: Tensor, v: Tensor) -> Tensor:
-        return gpu_attention.one_query(
-            fused, k, v, past, None, turn, heads, size**-0.5, ticks, parts
-        )
+        return gpu_attention.one_query(fused, k, v, past, None, turn, heads, size**-0.5, ticks, cut)
 
     wrong = error(run(*memory), exact)
     seconds = timed([lambda k=k, v=v: run(k, v) for k, v in layers])  # type: ignore[misc]
     read = 2 * rows * groups * count * size * 2
     return {"case": f"attention, {groups} of 32 heads", "rows": rows, "keys": count,
-            "parts": parts or gpu_attention.parts_of(rows * groups, room, fused.device),
+            "tile": "×".join(map(str, cut or gpu_attention.cut_of(rows, memory[0]))),
             "µs": seconds * 1e6, "GB/s": read / seconds / 1e9, "of limit": read / seconds / limit,
             "error": wrong, "ticks left": int(ticks.sum())}  # fmt: skip
 
@@ -241,8 +242,8 @@ def cases(only: list[str], tiles: bool, limit: float) -> Iterator[Callable[[], R
             yield lambda rows=rows, chain=chain: step(rows, chain, limit)  # type: ignore[misc]
     if "attention" in only:
         for rows, groups, count in ((1, 32, 228), (1, 8, 4096), (64, 32, 228), (64, 8, 2048)):
-            for parts in (None, 1, 2, 4, 8) if tiles else (None,):
-                yield lambda a=(rows, groups, count, parts): attend(*a, limit)  # type: ignore[misc]
+            for cut in [None, *(CUTS if tiles else [])]:
+                yield lambda a=(rows, groups, count, cut): attend(*a, limit)  # type: ignore[misc]
     for kind, bits, group in (("int8", 8, 0), ("int4", 4, 128)):
         for name in SHAPES if kind in only else ():
             for tile in none + (PACKED if tiles else []):
@@ -294,7 +295,7 @@ def main() -> None:
         key = tuple(row.get(x) for x in ("case", "rows", "bits", "keys", "chained"))
         if key not in best or row["µs"] < best[key]["µs"]:
             best[key] = row
-    names = ["case", "rows", "bits", "tile", "keys", "parts", "chained", "µs", "of limit", "error"]
+    names = ["case", "rows", "bits", "tile", "keys", "chained", "µs", "of limit", "error"]
     print("\nthe fastest of each")
     print(table(names, [[shown(row.get(x, "")) for x in names] for row in best.values()]))
 

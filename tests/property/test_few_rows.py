@@ -305,7 +305,7 @@ def test_one_query_looks_and_remembers_as_plainly(parts, heads, groups, size, tu
         turn = turn and turn._replace(where=None if kept is None else where)
         mine, hers = ([x.clone() for x in memory] for _ in range(2))
         theirs = one_query.plain_one_query(fused, tuple(hers), past, kept, turn, heads, 0.3)
-        found = gpu.one_query(fused, *mine, past, kept, turn, heads, 0.3, ticks, parts)
+        found = gpu.one_query(fused, *mine, past, kept, turn, heads, 0.3, ticks, gpu.Cut(parts))
         close(found, theirs)
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(mine, hers, strict=True))
         assert not ticks.any()
@@ -320,5 +320,7 @@ def test_one_query_that_may_look_at_nothing_gets_zeros():
     ticks = torch.zeros(2, dtype=torch.int32, device=DEVICE)
     past = torch.tensor(40, device=DEVICE)
     for parts in (1, 2):
-        found = gpu.one_query(random(1, 128), *memory, past, nobody, None, 4, 0.3, ticks, parts)
+        found = gpu.one_query(
+            random(1, 128), *memory, past, nobody, None, 4, 0.3, ticks, gpu.Cut(parts)
+        )
         assert not found.any()

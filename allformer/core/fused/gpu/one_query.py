@@ -12,6 +12,7 @@ Legend: R rows, H heads, G key/value heads, D head size, S keys, P parts.
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -24,7 +25,15 @@ from allformer.core.fused.turns import Turns
 
 _TILE = 16_384  # bytes of keys, of 64 keys at most; as many values, and all of them twice
 _LEAST = 128  # keys that are worth a part
-_STAGES = 3
+
+
+class Cut(NamedTuple):
+    """How keys are read: in so many parts, by tiles of so many keys."""
+
+    parts: int
+    block: int = 64
+    warps: int = 4
+    stages: int = 3
 
 
 @triton.jit
@@ -158,27 +167,29 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def parts_of(groups: int, room: int, device: torch.device) -> int:
-    """In how many parts keys are read: two programs for each multiprocessor, if there is enough."""
-    if device.type != "cuda":
-        return 1
-    wanted = max(1, 2 * _processors(device) // groups)
-    return min(wanted, triton.cdiv(room, _LEAST), 64)
+def cut_of(rows: int, memory: Tensor) -> Cut:
+    """Two programs for each multiprocessor, if there is enough to read."""
+    _, groups, room, size = memory.shape
+    wide = max(16, triton.next_power_of_2(size)) * memory.element_size()
+    block = min(64, max(16, _TILE // wide))
+    if not memory.is_cuda:
+        return Cut(1, block)
+    wanted = max(1, 2 * _processors(memory.device) // (rows * groups))
+    return Cut(min(wanted, triton.cdiv(room, _LEAST), 64), block)
 
 
 def one_query(
     fused: Tensor, keys: Tensor, values: Tensor, past: Tensor, keep: Tensor | None,
-    turn: Turns | None, heads: int, scale: float, ticks: Tensor, parts: int | None = None,
+    turn: Turns | None, heads: int, scale: float, ticks: Tensor, cut: Cut | None = None,
 ) -> Tensor:  # fmt: skip
     """fused R (H+2G)·D, keys and values R G room D, keep R room → R H·D.
 
     `ticks` are at least R·G zeros (int32), and zeros again afterwards.
     """
     rows, groups, room, size = keys.shape
-    parts = parts or parts_of(rows * groups, room, fused.device)
+    parts, block, warps, stages = cut or cut_of(rows, keys)
     wide = max(16, triton.next_power_of_2(size))
     held = max(16, triton.next_power_of_2(heads // groups))
-    block = min(64, max(16, _TILE // (wide * fused.element_size())))
     out = fused.new_empty(rows, heads * size)
     part = mass = out  # unused if there is one part
     if parts > 1:
@@ -191,7 +202,7 @@ def one_query(
         fused, keys, values, past, keep, cos, sin, where, out, part, mass, ticks, room,
         0 if keep is None else keep.stride(0), where.stride(0) if where.numel() > 1 else 0, scale,
         H=heads, G=groups, D=size, WIDE=wide, HEADS=held, TURNS=turn is not None,
-        KEEPS=keep is not None, PARTS=parts, BLOCK=block, num_warps=4, num_stages=_STAGES,
+        KEEPS=keep is not None, PARTS=parts, BLOCK=block, num_warps=warps, num_stages=stages,
         **launch(chained(fused.device)),
     )  # fmt: skip
     return out
