@@ -23,9 +23,7 @@ def chained(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.cuda is None:
         return False
     version = tuple(map(int, torch.version.cuda.split(".")[:2]))
-    driver = torch._C._cuda_getDriverVersion()
-    hopper = torch.cuda.get_device_capability(device) >= (9, 0)
-    return hopper and version >= (12, 3) and driver >= 12_030
+    return version >= (12, 3) and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @triton.jit
