@@ -20,11 +20,12 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from allformer.core.fused.gpu.dependent import chained, launch
+from allformer.core.fused.gpu.dependent import LINE, chained, fetch_ahead, launch
 from allformer.core.fused.turns import Turns
 
 _TILE = 16_384  # bytes of keys, of 64 keys at most; as many values, and all of them twice
-_LEAST = 128  # keys that are worth a part
+_LEAST = 256  # keys that are worth a part: to put parts together takes as long as to read so many
+_MOST = 16  # parts
 
 
 class Cut(NamedTuple):
@@ -52,23 +53,30 @@ def _turned(base, at, d, there, cos, sin, D: tl.constexpr, TURNS: tl.constexpr):
 
 
 @triton.jit
-def _gather(part, mass, out, at, inside, first, D: tl.constexpr, WIDE: tl.constexpr,
-            PARTS: tl.constexpr, HEADS: tl.constexpr):  # fmt: skip
+def _gather(
+    part, mass, out, at, inside, first, PER: tl.constexpr, WIDE: tl.constexpr,
+    PARTS: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
     """The parts of a group's heads by what each has seen; read past the first cache, in which they
-    may be those of another layer."""
+    may be those of another layer. Unrolled, so that one wait is enough for all."""
     h, d = tl.arange(0, HEADS), tl.arange(0, WIDE)
     top = tl.full([HEADS], float("-inf"), tl.float32)
-    for i in range(PARTS):
-        high = tl.load(mass + ((first + i) * HEADS + h) * 2, cache_modifier=".cg")
+    for i in tl.static_range(PARTS):
+        spot = ((first + i) * HEADS + h) * 2
+        high = tl.load(mass + spot, mask=h < PER, other=float("-inf"), cache_modifier=".cg")
         top = tl.maximum(top, high)
     top = tl.where(top == float("-inf"), 0.0, top)
     total = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, WIDE], tl.float32)
-    for i in range(PARTS):
+    for i in tl.static_range(PARTS):
         spot = (first + i) * HEADS + h
-        share = tl.exp(tl.load(mass + spot * 2, cache_modifier=".cg") - top)
-        total += share * tl.load(mass + spot * 2 + 1, cache_modifier=".cg")
-        mine = tl.load(part + spot[:, None] * WIDE + d[None, :], cache_modifier=".cg")
+        high = tl.load(mass + spot * 2, mask=h < PER, other=float("-inf"), cache_modifier=".cg")
+        seen = tl.load(mass + spot * 2 + 1, mask=h < PER, other=0.0, cache_modifier=".cg")
+        mine = tl.load(
+            part + spot[:, None] * WIDE + d[None, :], mask=inside, other=0.0, cache_modifier=".cg"
+        )
+        share = tl.exp(high - top)
+        total += share * seen
         acc += share[:, None] * mine
     acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(out + at + d[None, :], acc.to(out.dtype.element_ty), mask=inside)
@@ -80,18 +88,24 @@ def _one_query(
     scale,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, WIDE: tl.constexpr, HEADS: tl.constexpr,
     TURNS: tl.constexpr, KEEPS: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
-    CHAIN: tl.constexpr,
+    CHAIN: tl.constexpr, AHEAD: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
     group, mine = tl.program_id(0), tl.program_id(1)
     row, g = group // G, group % G
-    if CHAIN:
-        gdc_launch_dependents()
-        gdc_wait()
-    n = tl.load(past).to(tl.int32)  # tokens before this one
+    n = tl.load(past).to(tl.int32)  # tokens before this one: nobody counts on within a step
     chunk = tl.cdiv(tl.cdiv(n, PARTS), BLOCK) * BLOCK
     begin = mine * chunk
     end = tl.minimum(n, begin + chunk)
     h, d, place = tl.arange(0, HEADS), tl.arange(0, WIDE), tl.arange(0, BLOCK)
+    keys += group.to(tl.int64) * room * D
+    values += group.to(tl.int64) * room * D
+    if CHAIN:  # earlier tokens were written in earlier steps
+        old = tl.minimum(begin + place, room - 1)[:, None] * D
+        old += tl.minimum(tl.arange(0, AHEAD) * LINES, D - 1)[None, :]
+        fetch_ahead(keys + old)
+        fetch_ahead(values + old)
+        gdc_launch_dependents()
+        gdc_wait()
     PER: tl.constexpr = H // G
     fused += row.to(tl.int64) * ((H + 2 * G) * D)
     if TURNS:
@@ -101,8 +115,6 @@ def _one_query(
     inside = (h < PER)[:, None] & (d < D)[None, :]
     at = (g * PER + h)[:, None] * D
     q = _turned(fused, at, d[None, :], inside, cos, sin, D, TURNS)  # HEADS WIDE
-    keys += group.to(tl.int64) * room * D
-    values += group.to(tl.int64) * room * D
     if KEEPS:
         keep += row.to(tl.int64) * kept
     high = tl.full([HEADS], float("-inf"), tl.float32)
@@ -153,12 +165,12 @@ def _one_query(
     else:
         first = group * PARTS
         spot = (first + mine) * HEADS + h
-        tl.store(part + spot[:, None] * WIDE + d[None, :], acc)
-        tl.store(mass + spot * 2, high)
-        tl.store(mass + spot * 2 + 1, total)
+        tl.store(part + spot[:, None] * WIDE + d[None, :], acc, mask=inside)
+        tl.store(mass + spot * 2, high, mask=h < PER)
+        tl.store(mass + spot * 2 + 1, total, mask=h < PER)
         tl.debug_barrier()  # all threads have written before one of them says so
         if tl.atomic_add(ticks + group, 1, sem="acq_rel") == PARTS - 1:
-            _gather(part, mass, out, at, inside, first, D, WIDE, PARTS, HEADS)
+            _gather(part, mass, out, at, inside, first, PER, WIDE, PARTS, HEADS)
             tl.store(ticks + group, 0)
 
 
@@ -175,7 +187,7 @@ def cut_of(rows: int, memory: Tensor) -> Cut:
     if not memory.is_cuda:
         return Cut(1, block)
     wanted = max(1, 2 * _processors(memory.device) // (rows * groups))
-    return Cut(min(wanted, triton.cdiv(room, _LEAST), 64), block)
+    return Cut(min(wanted, triton.cdiv(room, _LEAST), _MOST), block)
 
 
 def one_query(
@@ -203,6 +215,7 @@ def one_query(
         0 if keep is None else keep.stride(0), where.stride(0) if where.numel() > 1 else 0, scale,
         H=heads, G=groups, D=size, WIDE=wide, HEADS=held, TURNS=turn is not None,
         KEEPS=keep is not None, PARTS=parts, BLOCK=block, num_warps=warps, num_stages=stages,
+        AHEAD=triton.cdiv(wide * fused.element_size(), LINE), LINES=LINE // fused.element_size(),
         **launch(chained(fused.device)),
     )  # fmt: skip
     return out
