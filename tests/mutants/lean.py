@@ -55,7 +55,7 @@ MUTANTS: list[Mutant] = [
         f"{CACHE}.mask", "tril(columns - new)", "tril()", "lean chunks"),
     bug("old weights are held", "a model that was trained on writes as before", f"{STEPPER}:hold",
         "kinds[dtype].weights != weights", "False", "lean weights"),
-    bug("the rest of a row is not looked at", "the last words of a vocabulary are never said",
-        "allformer.generate.largest:_take", "(at == last)[..., None]", "(at < 0)[..., None]",
+    bug("the best are sought in too few chunks", "beams go on from worse words",
+        "allformer.generate.largest:largest", "tops.topk(count + 1, dim=1)", "tops.topk(2, dim=1)",
         "largest"),
 ]  # fmt: skip

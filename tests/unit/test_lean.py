@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import allformer as af
 from allformer.config import Attention, LMHead, Norm, Rotary
@@ -157,6 +159,32 @@ def check_chunks() -> None:
 
 def test_a_long_prompt_is_read_in_parts() -> None:
     check_chunks()
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in anything that is computed."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        self.most = max(self.most, *(x.numel() for x in tree_leaves(out) if isinstance(x, Tensor)))
+        return out
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_a_long_prompt_needs_no_memory_for_pairs(
+    padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lean, "CHUNK", 16)
+    net, width = model("llama"), 320
+    ids, mask = tokens(2, width), left_padding([width, 200], width)
+    stepper, _ = steppers(net)
+    with torch.inference_mode():
+        state = stepper.open(ids, mask if padded else None)
+        with Largest() as seen:
+            stepper.prefill(ids, state)
+    assert seen.most < 2 * 4 * 16 * width  # not even the scores of a part, of two rows, four heads
 
 
 @pytest.mark.parametrize("name", ["mistral-7b", "reformer-enwik8", "transfo-xl-wt103", "dalle"])

@@ -99,7 +99,7 @@ class Layer:
         keys, values = own.add(k, v)
         if look.causal or look.mask is not None:
             if look.mask is not None:
-                k, v = keys.transpose(2, 3), values
+                k, v = keys.transpose(2, 3).contiguous(), values  # as torch's kernel wants them
             out = F.scaled_dot_product_attention(
                 q.transpose(1, 2), k, v, look.mask, is_causal=look.causal, scale=scale,
                 enable_gqa=h != g,
