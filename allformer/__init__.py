@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from allformer.core.quantise import quantise
     from allformer.generate.engine import Engine
     from allformer.generate.structured import Structured
+    from allformer.generate.prefix import Prefix
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 _LATER = {
     "Structured": "allformer.generate.structured",
     "Engine": "allformer.generate.engine",
+    "Prefix": "allformer.generate.prefix",
     "audit": "allformer.auditor",
     "lengthen": "allformer.checkpoint.lengthen",
     "load": "allformer.checkpoint.load",
@@ -100,6 +102,7 @@ __all__ = [
     "Engine",
     "Output",
     "Structured",
+    "Prefix",
     "Trace",
     "__version__",
     "answer",

@@ -22,6 +22,7 @@ from allformer.generate.aids import Aids
 from allformer.generate.beams import search_beams
 from allformer.generate.checks import as_tuple, check_together
 from allformer.generate.decode import decode
+from allformer.generate.drafts import GUESSING
 from allformer.generate.options import DEFAULTS, GenerationConfig, settle
 from allformer.generate.prefix import Prefix
 from allformer.generate.processors import Processor, first_free, make_processors
@@ -88,7 +89,7 @@ def generate(
         g = replace(g, forced_eos_token_id=None)  # the form says where it ends
     check_together(g)
     aids.check(model, g, options)
-    warn_unused(g, options)
+    warn_unused(g, options, assistant_model is not None)
     beams = g.num_beams or 1
     if streamer is not None and beams > 1:
         raise ConfigError(f"a streamer cannot follow num_beams={beams}; set num_beams=1")
@@ -246,11 +247,15 @@ def _row_limits(limits: Sequence[int], rows: int) -> Tensor:
     return torch.tensor(limits, dtype=torch.long)
 
 
-def warn_unused(g: GenerationConfig, options: dict[str, Any]) -> None:
+def warn_unused(g: GenerationConfig, options: dict[str, Any], assisted: bool = False) -> None:
     """An option that was asked for and does nothing is a mistake in the call."""
     idle = [] if g.do_sample else [(name, "do_sample=True") for name in _SAMPLING]
     if (g.num_beams or 1) == 1:
         idle += [("length_penalty", "num_beams > 1"), ("early_stopping", "num_beams > 1")]
+    if not assisted:
+        idle += [(name, "assistant_model") for name in GUESSING]
+    if assisted or not g.prompt_lookup_num_tokens:
+        idle.append(("max_matching_ngram_size", "prompt_lookup_num_tokens"))
     for name, needs in idle:
         if options.get(name) and options[name] != DEFAULTS.get(name):
             warnings.warn(f"{name}={options[name]} does nothing without {needs}", stacklevel=3)

@@ -75,6 +75,7 @@ def replayed(kind: str, search: str) -> None:
         check_replayed(kind, search)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("search", ["greedy", "drawn", "processed"])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "paper"])
 def test_replayed_rounds_say_what_steps_say(kind, search):

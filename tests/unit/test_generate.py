@@ -461,6 +461,11 @@ def test_options_that_change_nothing_may_stand():
         ({"top_p": 0.5}, "top_p=0.5 does nothing without do_sample=True"),
         ({"length_penalty": 2.0}, "length_penalty=2.0 does nothing without num_beams > 1"),
         ({"early_stopping": True}, "early_stopping=True does nothing without num_beams > 1"),
+        (
+            {"num_assistant_tokens": 3},
+            "num_assistant_tokens=3 does nothing without assistant_model",
+        ),
+        ({"max_matching_ngram_size": 3}, "does nothing without prompt_lookup_num_tokens"),
     ],
 )
 def test_an_option_that_does_nothing_says_so(options, message):

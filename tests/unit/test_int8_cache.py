@@ -123,6 +123,7 @@ def test_the_logits_are_nearly_those_of_a_wide_cache():
     assert 0 < off < 0.02
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "seq2seq"])
 @pytest.mark.parametrize("search", [{}, {"num_beams": 3}, {"do_sample": True}], ids=str)
 def test_every_search_remembers_in_eight_bits(kind, search, monkeypatch):

@@ -125,12 +125,14 @@ def check_guessed(kind: str, search: str, count: int = 4) -> None:
     assert 0 < done.accepted < done.proposed
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_a_smaller_model_guesses_and_nothing_changes(kind, search):
     check_guessed(kind, search)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", KINDS_HERE)
 def test_ngrams_guess_and_nothing_changes(kind, search):
