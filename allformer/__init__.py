@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from allformer.checkpoint.sound_codec import load_sound_codec
     from allformer.core.quantise import quantise
     from allformer.generate.engine import Engine
-    from allformer.generate.structured import Structured
     from allformer.generate.prefix import Prefix
+    from allformer.generate.structured import Structured
     from allformer.tasks.answer import answer
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
@@ -101,8 +101,8 @@ __all__ = [
     "Count",
     "Engine",
     "Output",
-    "Structured",
     "Prefix",
+    "Structured",
     "Trace",
     "__version__",
     "answer",
