@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from allformer.core.few_rows import FewRows
+from allformer.core.inputs import Side
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.core.states import Cache, LayerState, Paths, State, Static
@@ -44,6 +45,15 @@ def common(rows: int) -> int:
     every number much."""
     step = 1 if rows <= 8 else 8 if rows <= 64 else 32
     return -(-rows // step) * step
+
+
+class Prompt(NamedTuple):
+    """How prompts of about one width are read: their ids (R width, zeros behind them), where the
+    last one stands, and the graph that reads them."""
+
+    ids: Tensor
+    last: Tensor
+    graph: Graph
 
 
 class Size(NamedTuple):
@@ -88,12 +98,16 @@ class Room:
         if not size.forked and FewRows.serves(model, size.dtype, size.texts):
             assert isinstance(model, DecoderOnlyModel)
             self.few = FewRows(model)
-        self.graphs: dict[int, Graph] = {}
+        self.graphs: dict[int, Graph] = {}  # of a step, by how far it reaches
+        self.prompts: dict[int, Prompt] = {}  # by their width
 
     @property
     def refused(self) -> str | None:
         """Why a step could not be captured, if it could not."""
-        return next((graph.refused for graph in self.graphs.values() if graph.refused), None)
+        return next((graph.refused for graph in self._every() if graph.refused), None)
+
+    def _every(self) -> list[Graph]:
+        return [*self.graphs.values(), *(prompt.graph for prompt in self.prompts.values())]
 
     @property
     def bytes(self) -> int:
@@ -210,7 +224,7 @@ class Room:
 
     def _pool(self) -> Any:
         """One graph's memory for what lies in between serves all: one runs at a time."""
-        made = (graph.captured for graph in self.graphs.values() if graph.captured is not None)
+        made = (graph.captured for graph in self._every() if graph.captured is not None)
         first = next(made, None)
         return None if first is None else first.graph.pool()
 
@@ -225,6 +239,50 @@ class Room:
         if self.few is not None:
             return widen(self.few.step(self.tokens, self.cache, keep, where))
         return widen(model.step(self.tokens, self.cache, keep, position_ids=where, dtype=dtype))
+
+    def read(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Begin with prompts (rows L) of a decoder whose states are all `Static`: the logits of
+        what follows, rows V, which stand until this is called again.
+
+        What is read too much comes after the prompts: they do not see it, and the next tokens take
+        its place.
+        """
+        count, length = ids.shape
+        for layer in self.cache.layers:
+            assert isinstance(layer.own, Static)
+            layer.own.clear()
+        width = min(rounded(length), self.size.room)
+        if width not in self.prompts:
+            self.prompts[width] = self._prompt(width)
+        prompt = self.prompts[width]
+        prompt.ids.zero_()
+        prompt.ids[:count, :length] = ids
+        prompt.last.fill_(length - 1)
+        self.counter.zero_()
+        if mask is not None:
+            self._pad(mask, None)
+        logits = prompt.graph()
+        self.counter.fill_(length)
+        return logits[:count]
+
+    def _prompt(self, width: int) -> Prompt:
+        device = self.tokens.device
+        ids = torch.zeros(self.size.texts, width, dtype=torch.long, device=device)
+        last = torch.zeros(1, dtype=torch.long, device=device)
+        return Prompt(ids, last, Graph(lambda: self._begin(ids, last), device, self._pool))
+
+    def _begin(self, ids: Tensor, last: Tensor) -> Tensor:
+        model, self.cache.room = self.model, ids.shape[1]
+        assert isinstance(model, DecoderOnlyModel)
+        inputs, keep = {"input_ids": ids}, None
+        if self.keep is not None:
+            keep = self.keep[:, : ids.shape[1]]
+            inputs["position_ids"] = keep.cumsum(1).sub(1).clamp_min(0)
+        grid = self.cache.grid(*ids.shape, keep)
+        sides = {"decoder": Side(grid, inputs, ids, grid.total)}
+        hidden = model.hidden(sides, dtype=self.size.dtype, cache=self.cache)["decoder"]
+        where = last if model.vocab_head.placed else None
+        return widen(model.logits(hidden.index_select(1, last)[:, 0], where))
 
     def move(self, beam: Tensor) -> None:
         """Beam c of each of the B rows goes on from `beam[b, c]`."""

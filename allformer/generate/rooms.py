@@ -88,12 +88,10 @@ def _addresses(model: Model[Any]) -> list[Any]:
     ]
 
 
-def fits(rooms: Rooms, size: Size, cache: Cache, device: torch.device) -> bool:
-    """Whether there is memory for a room that goes on from a cache, if need be that of rooms that
-    are kept."""
+def fits(rooms: Rooms, need: int, device: torch.device) -> bool:
+    """Whether there are so many bytes for a room, if need be those of rooms that are kept."""
     if device.type != "cuda":
         return True
-    need = bytes_of(size, cache)
     if need > _free(device):
         rooms.drop()
         torch.cuda.empty_cache()

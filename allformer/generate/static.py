@@ -3,10 +3,11 @@ graphs. `stepper_for` takes it without being asked; what cannot be captured goes
 
     stepper = static_stepper(model)                # None: `unfit(model)` says why
 
-The prompt is read as on the plain way. At the first step what is remembered moves into a `Room`;
-the first steps there are taken by hand, then one is captured and replayed. Nothing in a step waits
-for the device. Rows that leave are not looked at any more, and where no more than half stay, they
-go on in a smaller room. Beams share what they write (`core/states/paths.py`): no key is copied.
+The prompt is read as on the plain way, and at the first step what is remembered moves into a
+`Room`; short prompts of decoders are read there (`Room.read`). The first steps are taken by hand,
+then one is captured and replayed; prompts likewise. Nothing in a step waits for the device. Rows
+that leave are not looked at any more, and where no more than half stay, they go on in a smaller
+room. Beams share what they write (`core/states/paths.py`): no key is copied.
 
 The numbers are those of the plain way up to rounding, for the sums of an attention over a fixed
 memory are taken in another order: greedy search takes another token only where two scores lie
@@ -23,16 +24,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allformer.core.model import EncoderDecoderModel
-from allformer.core.states import Cache, Paths
+from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
+from allformer.core.states import Cache, Growing, Paths
 from allformer.core.states.paths import MOST
 from allformer.core.taps import listening
 from allformer.generate.room import AnyModel, Room, Size, common, rounded
-from allformer.generate.rooms import Rooms, fits, forget
+from allformer.generate.rooms import Rooms, bytes_of, fits, forget
 from allformer.generate.static_state import StaticState
 from allformer.generate.stepper import FASTER, DecoderStepper, EncoderDecoderStepper, State
 
 DEVICES = ("cuda",)  # where there are graphs; tests add the CPU
+# Tokens of prompts that are read in a room. Up to about so many it takes a model of any size longer
+# to launch its kernels than to run them; beyond, other kernels serve that need no mask.
+SHORT = 1024
 
 
 def static_stepper(model: AnyModel, dtype: torch.dtype | None = None) -> StaticStepper | None:
@@ -114,8 +118,45 @@ class StaticStepper:
         return StaticState(found.cache, found.mask, found.memory, found.skip, rooms=rooms)
 
     def prefill(self, ids: Tensor, state: State) -> Tensor:
-        """The prompt, by the plain stepper."""
+        """The prompt: a short one in a room, where that is all graphs too; else as always."""
+        assert isinstance(state, StaticState)
+        told = ids[:, state.skip :]
+        if state.settles and told.numel() <= SHORT and self._opens(state):
+            room = self._room_for(state, told)
+            if room is not None:
+                logits = room.read(state.unread(told), state.mask)
+                state.room, state.cache, state.mask = room, room.cache, None
+                return logits
         return self.plain.prefill(ids, state)
+
+    def _opens(self, state: StaticState) -> bool:
+        """Whether nothing is read yet, and a prompt can be read in a room: layers that remember all
+        keys can have read too much, for nobody looks at it."""
+        cache = state.cache
+        fresh = cache is not None and isinstance(cache.length, int) and not cache.length
+        own = [] if cache is None else [layer.own for layer in cache.layers]
+        alone = isinstance(self.model, DecoderOnlyModel)
+        return fresh and alone and all(type(each) is Growing for each in own)
+
+    def _room_for(self, state: StaticState, ids: Tensor) -> Room | None:
+        """A room for prompts that are not read yet; None: there is no memory for it."""
+        cache, rooms = state.cache, state.rooms
+        assert cache is not None
+        assert rooms is not None
+        state.texts, state.length = ids.shape
+        reach, masked = state.reach(self.model), state.mask is not None
+        size = Size(common(len(ids)), 1, False, reach, masked, 0, self.dtype)
+        room = rooms.find(size)
+        if room is None and fits(rooms, self._bytes(size), self.model.device):
+            room = Room(self.model, size, cache)
+        return room
+
+    def _bytes(self, size: Size) -> int:
+        layers: Any = self.model.decoder.layers
+        mixers = [layers[i].attention.mixer for i in self.model.decoder.order]
+        token = 2 * sum(mixer.groups * mixer.size for mixer in mixers)
+        dtype = size.dtype or next(self.model.parameters()).dtype
+        return size.texts * size.room * token * dtype.itemsize
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Read the new tokens (rows N) alone: the logits of what follows (rows V), which stand
@@ -139,7 +180,7 @@ class StaticStepper:
         size = self._size(state, cache, texts)
         room = rooms.find(size)
         if room is None:
-            if not fits(rooms, size, cache, self.model.device):
+            if not fits(rooms, bytes_of(size, cache), self.model.device):
                 state.plain = True
                 return
             room = Room(self.model, size, cache)

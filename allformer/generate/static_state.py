@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from allformer.generate.room import AnyModel, Room, Size, common, rounded
-from allformer.generate.rooms import Rooms, fits
+from allformer.generate.rooms import Rooms, bytes_of, fits
 from allformer.generate.stepper import State
 
 # Steps that must be to come, or the plain way is taken: capturing costs about three steps by hand
@@ -51,6 +51,9 @@ class StaticState(State):
         return 0 if self.ahead is None else self.ahead - 1
 
     def spread(self, rows: Tensor, copies: int, moves: bool) -> None:
+        if self.room is not None:  # the prompt was read there: out, and into one for so many
+            self.plainly()
+            self.plain = False
         if not self.settles:
             super().spread(rows, copies, moves)
         else:
@@ -129,7 +132,8 @@ class StaticState(State):
         room = self.rooms.find(size)
         spend = False
         if room is None:
-            spend = not fits(self.rooms, size, old.cache, old.model.device)
+            need = bytes_of(size, old.cache)
+            spend = not fits(self.rooms, need, old.model.device)
             room = Room(old.model, size, old.cache)
         room.follow(old, texts, spend)
         if not spend:

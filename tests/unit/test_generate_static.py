@@ -102,6 +102,49 @@ def test_the_fast_way_says_what_the_plain_way_says(kind, search):
     check_search(kind, search)
 
 
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("search", ["greedy", "drawn"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_long_prompt_is_read_outside_of_the_room(kind, search, monkeypatch):
+    monkeypatch.setattr(static, "SHORT", 0)
+    check_search(kind, search)
+    assert not any(kept.prompts for kept in Rooms.of(model(kind)).idle.values())
+
+
+def check_prompts(kind: str, padded: bool) -> None:
+    """Prompts of about one width are read by one graph, whoever stands in it."""
+    net = model(kind)
+    wanted, got = [], []
+    for seed, width in enumerate((9, 5, 12, 7, 9)):
+        ids, mask = tokens(3, width, seed=seed), None
+        if padded:
+            mask = left_padding([width, 2, width - 1], width)
+        options = {"max_new_tokens": 20, "eos_token_id": None, "pad_token_id": 1000, **KEPT}
+        got.append((ids, mask, generate(net, ids, mask, **options)))
+    (kept,) = Rooms.of(net).idle.values()
+    (prompt,) = kept.prompts.values()
+    assert prompt.graph.captured.replays == 3
+    for ids, mask, found in got:
+        wanted.append(both(net, ids, mask, **options)[0])
+        alike(wanted[-1], found)
+
+
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_short_prompts_are_read_by_a_graph_too(kind, padded):
+    check_prompts(kind, padded)
+
+
+@pytest.mark.usefixtures("fast")
+def test_an_image_begins_in_a_room_too():
+    """Its head asks where the last token stands."""
+    net = built("text and an image")
+    text = tokens(2, 6, seed=1) % 20
+    alike(*both(net, text, max_new_tokens=35, eos_token_id=None))
+    assert [kept for kept in Rooms.of(net).idle.values() if kept.prompts]
+
+
 FIT = ["decoder paper", "linear", "random features", "one key head", "rotary stretched",
        "seq2seq modern", "two vocabularies", "unequal depths"]  # fmt: skip
 
@@ -227,7 +270,7 @@ def test_the_next_call_replays_from_its_first_step_on():
     assert generate(net, ids, mask, max_new_tokens=20, eos_token_id=None).equal(first)
     # another text of about that length: the same room
     generate(net, ids[:, 2:], mask[:, 2:], max_new_tokens=25, eos_token_id=None)
-    assert Recorded.made == made
+    assert Recorded.made == made + 1, "of the prompt, in the third call"
     assert sum(g.replays for g in graphs(net)) == before + 19 + 24
     assert [*Rooms.of(net).idle.values()] == [kept]
 
@@ -349,7 +392,13 @@ def test_what_a_room_takes_is_known_before_it_is_made():
         stepper.step(ids[:, :1], state)
     assert state.room is not None
     assert state.room.bytes == need
-    assert rooms.bytes_of(size, state.room.cache) == need
+    decoder = StaticStepper(model("llama"))
+    with torch.inference_mode():
+        state = decoder.open(ids, None)
+        state.ahead = 30
+        decoder.prefill(ids, state)
+    assert state.room is not None
+    assert state.room.bytes == decoder._bytes(state.room.size)
 
 
 def test_sizes_come_in_few_numbers():

@@ -94,6 +94,12 @@ class Static(State):
         )
         return keys, values
 
+    def clear(self) -> None:
+        """Forget everything; what is hidden must still be a number."""
+        for mine in (self._keys, self._values):
+            if mine is not None:
+                mine.zero_()
+
     def fixed(self, rows: int, room: int, paths: Paths | None) -> State | None:
         return Static(room, paths, rows)
 
