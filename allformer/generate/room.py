@@ -278,7 +278,7 @@ class Room:
         if self.keep is not None:
             keep = self.keep[:, : ids.shape[1]]
             inputs["position_ids"] = keep.cumsum(1).sub(1).clamp_min(0)
-        grid = self.cache.grid(*ids.shape, keep)
+        grid = self.cache.grid(ids.shape[0], ids.shape[1], keep)
         sides = {"decoder": Side(grid, inputs, ids, grid.total)}
         hidden = model.hidden(sides, dtype=self.size.dtype, cache=self.cache)["decoder"]
         where = last if model.vocab_head.placed else None

@@ -34,8 +34,8 @@ from allformer.generate.static_state import StaticState
 from allformer.generate.stepper import FASTER, DecoderStepper, EncoderDecoderStepper, State
 
 DEVICES = ("cuda",)  # where there are graphs; tests add the CPU
-# Tokens of prompts that are read in a room. Up to about so many it takes a model of any size longer
-# to launch its kernels than to run them; beyond, other kernels serve that need no mask.
+# Tokens of prompts that are read in a room: up to about so many, a model of 7B parameters takes
+# longer to launch its kernels than to run them. Beyond, attention serves that needs no mask.
 SHORT = 1024
 
 
@@ -154,7 +154,7 @@ class StaticStepper:
     def _bytes(self, size: Size) -> int:
         layers: Any = self.model.decoder.layers
         mixers = [layers[i].attention.mixer for i in self.model.decoder.order]
-        token = 2 * sum(mixer.groups * mixer.size for mixer in mixers)
+        token: int = 2 * sum(mixer.groups * mixer.size for mixer in mixers)
         dtype = size.dtype or next(self.model.parameters()).dtype
         return size.texts * size.room * token * dtype.itemsize
 

@@ -586,4 +586,5 @@ def test_on_a_gpu_a_call_repeated_says_the_same(kind, dtype):
     options = {"max_new_tokens": 40, "eos_token_id": None}
     first = generate(net, ids, mask, **options)  # by hand, then captured
     assert graphs(net)
-    assert generate(net, ids, mask, **options).equal(first)
+    for _ in range(3):  # the prompt is captured in the third
+        assert generate(net, ids, mask, **options).equal(first)
