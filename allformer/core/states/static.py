@@ -80,19 +80,18 @@ class Static(State):
     def texts(self, rows: Tensor, first: int, end: int) -> tuple[Tensor, Tensor]:
         """What these texts (of B·K) have at places from `first` to `end`: R G S D each."""
         place = torch.arange(first, end, device=rows.device)
+        source, beam = rows // self.beams, rows % self.beams
         slots = self._slots(place).expand(len(rows), -1)  # R S
         if self.paths is not None:
-            slots = (
-                slots * self.beams
-                + self.paths.table[rows // self.beams, rows % self.beams][:, place]
-            )
-        keys, values = (
-            x.index_select(0, rows // self.beams).gather(
-                2, slots[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
-            )
-            for x in self.memory
-        )
-        return keys, values
+            slots = slots * self.beams + self.paths.table[source, beam][:, place]
+        at = slots[:, None, :, None]
+
+        def chosen(store: Tensor) -> Tensor:
+            index = at.expand(-1, store.shape[1], -1, store.shape[3])
+            return store.index_select(0, source).gather(2, index)
+
+        keys, values = self.memory
+        return chosen(keys), chosen(values)
 
     def clear(self) -> None:
         """Forget everything; what is hidden must still be a number."""
