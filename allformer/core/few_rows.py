@@ -25,7 +25,7 @@ from allformer import config
 from allformer.core.decoder_only import DecoderOnlyModel
 from allformer.core.fused import HALF, capturing, has_triton, modern
 from allformer.core.fused.feed import KNOWN
-from allformer.core.fused.matrix import Gain, Matrix, gain_of, matrix_of
+from allformer.core.fused.matrix import Gain, Matrix, gain_of, matrices_of
 from allformer.core.fused.norm import add_norm, norm_of_sum
 from allformer.core.fused.one_query import one_query
 from allformer.core.fused.times import FEW, FEW_PACKED, kernel_of, times
@@ -45,7 +45,7 @@ class Layer(NamedTuple):
 
     block: Any
     norms: tuple[Gain, Gain]
-    qkv: Matrix
+    qkv: tuple[Matrix, ...]  # one, or several side by side
     out: Matrix
     up: Matrix
     gate: Matrix | None
@@ -63,7 +63,7 @@ class FewRows:
         self.layers = [_layer(stack.layers[i], dtype) for i in stack.order]
         self.final = None if stack.final_norm is None else gain_of(stack.final_norm)
         self.words = _words(model, dtype)
-        self.packed = any(x.bits is not None for layer in self.layers for x in _matrices(layer))
+        self.packed = any(x.bits is not None for layer in self.layers for x in _all(layer))
         mixer = stack.layers[0].attention.mixer
         self.heads, self.scale = mixer.heads, mixer.scale
         self.angles: dict[int, Turns] = {}  # by room
@@ -133,7 +133,8 @@ class FewRows:
     ) -> Tensor:
         for layer, state in zip(self.layers, cache.layers, strict=True):
             own, feed = layer.norms
-            fused = times(x, layer.qkv, norm=own)
+            parts = [times(x, part, norm=own) for part in layer.qkv]
+            fused = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
             context = self._attend(fused, state.own, past, keep, turn)
             x = times(context, layer.out, more=x)
             inner = times(x, layer.up, norm=feed, gate=layer.gate, act=layer.block.feed.kind)
@@ -170,10 +171,9 @@ def fits(model: DecoderOnlyModel, rows: int) -> bool:
     dtype, stack = _dtype(model), model.decoder
     layers: Any = stack.layers
     parts = [x for block in layers for x in (*_linears(block.attention), *_linears(block.feed))]
-    found = [matrix_of(part, dtype) for part in parts]
-    matrices = [matrix for matrix in found if matrix is not None]
-    packed = [matrix for matrix in matrices if matrix.bits is not None]
-    if len(matrices) < len(found) or (packed and dtype not in HALF):
+    found = [matrices_of(part, dtype) for part in parts]
+    packed = [one for some in found if some is not None for one in some if one.bits is not None]
+    if None in found or (packed and dtype not in HALF):
         return False
     served = all(kernel_of(x, min(rows, FEW_PACKED), dtype) for x in packed)
     words = model.vocab_head.table.weight
@@ -208,15 +208,15 @@ def _dtype(model: DecoderOnlyModel) -> torch.dtype:
 def _layer(block: Any, dtype: torch.dtype) -> Layer:
     own, feed = block.attention, block.feed
     norms = gain_of(block.attention_norm), gain_of(block.feed_norm)
-    qkv, out, up, down = (_matrix(x, dtype) for x in (own.qkv, own.out, feed.up, feed.down))
-    gate = None if feed.gate is None else _matrix(feed.gate, dtype)
-    return Layer(block, norms, qkv, out, up, gate, down)
+    out, up, down = (_matrices(x, dtype)[0] for x in (own.out, feed.up, feed.down))
+    gate = None if feed.gate is None else _matrices(feed.gate, dtype)[0]
+    return Layer(block, norms, _matrices(own.qkv, dtype), out, up, gate, down)
 
 
-def _matrix(linear: Any, dtype: torch.dtype) -> Matrix:
-    matrix = matrix_of(linear, dtype)
-    assert matrix is not None, "the model is not served"
-    return matrix
+def _matrices(linear: Any, dtype: torch.dtype) -> tuple[Matrix, ...]:
+    matrices = matrices_of(linear, dtype)
+    assert matrices is not None, "the model is not served"
+    return matrices
 
 
 def _words(model: DecoderOnlyModel, dtype: torch.dtype) -> Matrix:
@@ -230,8 +230,9 @@ def _linears(module: Any) -> list[Any]:
     return [part for name in names if (part := getattr(module, name, None)) is not None]
 
 
-def _matrices(layer: Layer) -> list[Matrix]:
-    return [x for x in (layer.qkv, layer.out, layer.up, layer.gate, layer.down) if x is not None]
+def _all(layer: Layer) -> list[Matrix]:
+    parts = (*layer.qkv, layer.out, layer.up, layer.gate, layer.down)
+    return [x for x in parts if x is not None]
 
 
 def _after(x: Tensor, h: Tensor | None, norm: Any) -> tuple[Tensor, Tensor]:

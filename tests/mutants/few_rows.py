@@ -13,6 +13,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "few rows, learned places": partial(test_few_rows.check_steps, "gpt2", 1, False),
     "many rows": partial(test_few_rows.check_steps, "llama", 17, True),
     "packed weights": test_few_rows.check_packed,
+    "few bits, mixed": test_few_rows.check_mixed,
 }
 QUERY, FEW = "fused.one_query:plain_one_query", "few_rows:FewRows"
 
@@ -39,6 +40,10 @@ MUTANTS: list[Mutant] = [
         "few_rows:_after", "add_norm(x, h, norm)", "(x, norm_of_sum(x, None, norm))", "many rows"),
     bug("rms norm where there is a bias", "means are not taken off", "fused.times:normed",
         "norm.bias is None", "True", "few rows, learned places"),
+    bug("projections in another order", "values are taken for queries", f"{FEW}._few",
+        "torch.cat(parts, -1)", "torch.cat(parts[::-1], -1)", "few bits, mixed"),
+    bug("a gate of another form is not applied", "inner states are too large",
+        "fused.times:times", "times(x, gate, norm=norm, act=act) * ", "", "few bits, mixed"),
     bug("four bits always signed", "weights with a least value are shifted",
         "fused.matrix:Matrix.dense", "signed=self.least is None", "signed=True", "packed weights"),
 ]  # fmt: skip

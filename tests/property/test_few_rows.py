@@ -18,7 +18,7 @@ from allformer.core.fused import has_triton, one_query, times
 from allformer.core.fused.matrix import Gain, Matrix, matrix_of
 from allformer.core.fused.turns import Turns
 from allformer.core.linear import Linear
-from allformer.core.quantised import Quantised, pack
+from allformer.core.quantised import Quantised, QuantisedApart, pack
 from allformer.core.states import Cache, Static
 from tests.loud import make_loud
 
@@ -101,6 +101,39 @@ def check_steps(kind, rows, padded, limit=1e-10, dtype=torch.float64):
 @pytest.mark.parametrize(("rows", "padded"), [(1, False), (3, True), (17, True)])
 def test_a_step_for_few_rows_is_the_models_step(kind, rows, padded):
     check_steps(kind, rows, padded)
+
+
+def in_few_bits(linear, bits, group):
+    """A layer's matrix, rounded to the nearest."""
+    w = linear.weight.detach().float()
+    parts = w.view(len(w), -1, group)
+    scale = parts.abs().amax(-1) / (127 if bits == 8 else 7)
+    q = (parts / scale[..., None]).round().flatten(1).to(torch.int8)
+    return Quantised.like(linear, pack(q, bits), scale, bits=bits)
+
+
+@torch.no_grad()
+def check_mixed():
+    """Layers in few bits, of which some are held otherwise than those beside them."""
+    model = model_of("llama")
+    for block in model.decoder.layers:
+        own, feed = block.attention, block.feed
+        parts = {}
+        for i, name in enumerate(own.qkv.parts):
+            weight, _ = own.qkv.part(name)
+            single = Linear(*weight.shape[::-1], bias=False).double()
+            single.weight.copy_(weight)
+            parts[name] = in_few_bits(single, 8 if i == 2 else 4, 16 if i == 2 else 32)
+        own.qkv, own.out = QuantisedApart(**parts), in_few_bits(own.out, 4, 32)
+        feed.up, feed.gate = in_few_bits(feed.up, 4, 64), in_few_bits(feed.gate, 8, 64)
+    hers, mine = (steps(model, 3, True, few) for few in (False, True))
+    close(mine, hers, 1e-10)
+    assert fits(model.bfloat16(), 3)
+    assert not fits(model.float(), 3)
+
+
+def test_a_step_of_layers_in_few_bits_is_the_models_step():
+    check_mixed()
 
 
 @kernels

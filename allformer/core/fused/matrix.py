@@ -14,7 +14,7 @@ from torch import Tensor
 
 from allformer.core.linear import Fused, Linear
 from allformer.core.precision import cast
-from allformer.core.quantised import Quantised, unpack
+from allformer.core.quantised import Quantised, QuantisedApart, unpack
 
 
 class Gain(NamedTuple):
@@ -48,6 +48,14 @@ class Matrix(NamedTuple):
     def group(self) -> int:
         """How many inputs share a scale."""
         return self.inputs if self.scale is None else self.inputs // self.scale.shape[1]
+
+    def alike(self, other: Matrix) -> bool:
+        """Whether one kernel can read both."""
+        form, hers = (
+            (x.weight.shape, x.bits, x.group, x.least is None, x.bias is None)
+            for x in (self, other)
+        )
+        return form == hers
 
     @property
     def numbers(self) -> Tensor:
@@ -83,6 +91,14 @@ def matrix_of(layer: Any, dtype: torch.dtype) -> Matrix | None:
     if type(layer) is not Quantised:
         return None
     return Matrix(layer.packed, _addend(layer, dtype), layer.bits, layer.scale, layer.least)
+
+
+def matrices_of(layer: Any, dtype: torch.dtype) -> tuple[Matrix, ...] | None:
+    """The same, of projections that may be held each in its own way: they stand side by side."""
+    parts = layer.layers.values() if type(layer) is QuantisedApart else (layer,)
+    found = [matrix_of(part, dtype) for part in parts]
+    whole = tuple(matrix for matrix in found if matrix is not None)
+    return whole if len(whole) == len(found) and getattr(layer, "delta", None) is None else None
 
 
 def _addend(layer: Any, dtype: torch.dtype) -> Tensor | None:

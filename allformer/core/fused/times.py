@@ -58,6 +58,10 @@ def times(
 
     Every part but the product may be missing.
     """
+    if gate is not None and not matrix.alike(gate):
+        assert act is not None, "a gate has an activation"
+        y = times(x, gate, norm=norm, act=act) * times(x, matrix, norm=norm)
+        return y if more is None else more + y
     kernel = kernel_of(matrix, len(x), x.dtype) if by_kernel(x) else None
     if kernel is None or (act is not None and act not in KNOWN):
         return plain_times(x, matrix, norm=norm, gate=gate, act=act, more=more)
