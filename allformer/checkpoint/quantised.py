@@ -129,16 +129,16 @@ def _find_packed(
 def _kind(files: TensorFiles, stem: str, names: Mapping[str, str], inputs: int) -> Kind:
     """How a layer of the files is held, by the shapes of its tensors."""
     try:
-        packed, scale = files[f"{stem}.{names['packed']}"], files[f"{stem}.{names['scale']}"]
-        rows, groups = scale.shape
+        _, width = files[f"{stem}.{names['packed']}"].shape
+        rows, groups = files[f"{stem}.{names['scale']}"].shape
     except (KeyError, ValueError):
         raise CheckpointError(
             f"{files.where}: {stem} has no {names['scale']} of rows and groups; download it again"
         ) from None
-    bits = packed.shape[1] * 8 // inputs
-    if bits not in (4, 8) or bits * inputs != packed.shape[1] * 8 or inputs % groups:
+    bits = width * 8 // inputs
+    if bits not in (4, 8) or bits * inputs != width * 8 or not groups or inputs % groups:
         raise CheckpointError(
-            f"{files.where}: {stem} has {list(packed.shape)} bytes and {rows} × {groups} scales, "
+            f"{files.where}: {stem} has rows of {width} bytes and {rows} × {groups} scales, "
             f"which is no matrix of {inputs} inputs in four or eight bits; use the config.json "
             f"that it was saved with"
         )

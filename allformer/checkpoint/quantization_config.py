@@ -3,8 +3,8 @@
     raw, files = open_packed(raw, files)           # config.json without it, files of our bytes
     raw["quantization_config"] = describe(model, ops)
 
-transformers (with the package compressed-tensors) and vLLM read what this writes. This reads what
-llm-compressor writes, as far as it is whole numbers of four or eight bits, and weights alone.
+transformers (with the package compressed-tensors) reads what this writes. This reads what others
+write in that layout, as far as it is whole numbers of four or eight bits, and weights alone.
 """
 
 from __future__ import annotations

@@ -23,9 +23,7 @@ class Enough(Exception):
 
 def calls_of(given: Tensor | Iterable[Inputs]) -> list[Inputs]:
     """Rows of ids one by one: a pass needs little memory, and all count alike."""
-    if isinstance(given, Tensor):
-        return [{"input_ids": row[None]} for row in given]
-    calls = list(given)
+    calls = [{"input_ids": x[None]} for x in given] if isinstance(given, Tensor) else list(given)
     if not calls:
         raise ConfigError("calibrate= is empty; give ids, or inputs by name")
     return calls
@@ -56,6 +54,8 @@ def watch(
                 _run(model, call)
     finally:
         model.train(was_training)
+    if not all(each.isfinite().all() for each in seen):
+        raise ConfigError("the examples overflow inside the model; calibrate it in fp32 or bf16")
     return seen
 
 

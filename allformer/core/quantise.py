@@ -55,7 +55,10 @@ def quantise(
         raise ConfigError("the model is quantised already; load it anew, or widen_all it first")
     blocks = matrices(model, bits)
     if not blocks:
-        raise ConfigError(f"{type(model).__name__} has no plain attention or feed-forward layers")
+        raise ConfigError(
+            f"{type(model).__name__} has no plain layers of attention or feed-forward to quantise; "
+            f"give a Transformer as af.build or af.load makes it"
+        )
     calls = None if calibrate is None else calls_of(calibrate)
     later = dict(blocks)
     for count, (name, layers) in enumerate(blocks.items(), 1):

@@ -96,6 +96,7 @@ def changed(written: Path, to: Path, tensors: dict | None = None, **config: obje
         ({f"{UP}.weight_packed": torch.zeros(44, 3, dtype=torch.int32)}, "no matrix of 44 × 32"),
         ({f"{UP}.weight_scale": None}, "has no weight_scale"),
         ({f"{UP}.weight_scale": torch.ones(44, 5)}, "which is no matrix of 32 inputs"),
+        ({f"{UP}.weight_scale": torch.ones(44, 0)}, "which is no matrix of 32 inputs"),
         ({f"{UP}.weight_scale": torch.ones(40, 2)}, "weight_scale has"),
         ({f"{UP}.weight_zero_point": torch.zeros(3, 9, dtype=torch.int32)}, "that fit it"),
         (

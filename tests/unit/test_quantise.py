@@ -232,6 +232,7 @@ def test_groups_that_begin_anywhere_are_not_written_for_others(tmp_path):
         ({"kind": "int3"}, "try int8 or int4"),
         ({"group": 4}, "try 32"),
         ({"calibrate": []}, "calibrate= is empty"),
+        ({"calibrate": torch.zeros(0, 5, dtype=torch.long)}, "calibrate= is empty"),
     ],
 )
 def test_what_cannot_be_done_is_refused(change, said):
@@ -245,3 +246,10 @@ def test_a_quantised_model_is_not_quantised_again():
     model = quantise(loud(decoder_only()).float())
     with pytest.raises(ConfigError, match="quantised already"):
         quantise(model)
+
+
+def test_examples_that_overflow_are_refused():
+    model = loud(decoder_only()).float()
+    model.decoder.source.embedding.weight.data[7] = torch.inf
+    with pytest.raises(ConfigError, match="calibrate it in fp32"):
+        quantise(model, "int4", calibrate=torch.full((1, 5), 7))
