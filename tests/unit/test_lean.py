@@ -304,17 +304,18 @@ def test_compiled_products_are_torchs(rows: int) -> None:
 
 
 @few
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("columns", [1, 16, 37])
-def test_compiled_attention_is_the_formula(columns: int) -> None:
+def test_compiled_attention_is_the_formula(columns: int, groups: int) -> None:
     draw = torch.Generator().manual_seed(columns)
-    heads, (sources, new) = Heads(6, 2, 16, 0.3), (3, 2 - columns % 2)
+    heads, (sources, new) = Heads(6, groups, 16, 0.3), (3, 2 - columns % 2)
     q = torch.randn(sources, new, 10, 16, generator=draw)[:, :, :6] * 5
-    keys = torch.randn(sources, 2, 16, columns + 9, generator=draw)[..., :columns]
-    values = torch.randn(sources, 2, columns + 9, 16, generator=draw)
-    bias = torch.randn(sources * 2, 3 * new, columns, generator=draw)
+    keys = torch.randn(sources, groups, columns + 9, 16, generator=draw)[:, :, :columns]
+    values = torch.randn(sources, groups, columns + 9, 16, generator=draw)
+    bias = torch.randn(sources * groups, 6 // groups * new, columns, generator=draw)
     bias[:, :, 1::3] = float("-inf")
     for added in (None, bias, bias[:, :1]):
-        wanted = attend(q, keys.flatten(0, 1), values[:, :, :columns].flatten(0, 1), added, heads)
+        wanted = attend(q, keys, values[:, :, :columns], added, heads)
         found = compiled().look(q, keys, values, added, heads)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 

@@ -19,10 +19,7 @@ _NEVER = float("-inf")
 
 
 class Columns(State):
-    """A layer's keys A G D C, their last two axes exchanged, and values A G C D.
-
-    A step's product with the keys reads memory in order then.
-    """
+    """A layer's keys and values, A G C D each."""
 
     def __init__(self) -> None:
         self._keys: Tensor | None = None
@@ -30,31 +27,28 @@ class Columns(State):
         self.count = 0
 
     def add(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """New columns, A G M D; gives all there are: A G D C and A G C D."""
+        """New columns, A G M D; gives all there are."""
         begin, keys, values = self.room(k.transpose(1, 2))
-        keys[..., begin : self.count] = k.transpose(2, 3)
+        keys[:, :, begin : self.count] = k
         values[:, :, begin : self.count] = v
-        return keys[..., : self.count], values[:, :, : self.count]
+        return keys[:, :, : self.count], values[:, :, : self.count]
 
     def room(self, k: Tensor) -> tuple[int, Tensor, Tensor]:
         """New columns for k, A M G D, which the caller fills: where they begin, and all there are
         with the room behind them."""
         begin, end = self.count, self.count + k.shape[1]
-        if self._keys is None or self._values is None or end > self._keys.shape[3]:
-            self._grow(k, -(-(end + end // 4) // _STEP) * _STEP)
-        assert self._keys is not None
-        assert self._values is not None
+        if self._keys is None or self._values is None or end > self._keys.shape[2]:
+            room = -(-(end + end // 4) // _STEP) * _STEP
+            self._keys, self._values = (self._grown(x, k, room) for x in (self._keys, self._values))
         self.count = end
         return begin, self._keys, self._values
 
-    def _grow(self, like: Tensor, room: int) -> None:
+    def _grown(self, old: Tensor | None, like: Tensor, room: int) -> Tensor:
         sources, _, groups, size = like.shape
-        keys = like.new_empty(sources, groups, size, room)
-        values = like.new_empty(sources, groups, room, size)
-        if self._keys is not None and self._values is not None:
-            keys[..., : self.count] = self._keys[..., : self.count]
-            values[:, :, : self.count] = self._values[:, :, : self.count]
-        self._keys, self._values = keys, values
+        grown = like.new_empty(sources, groups, room, size)
+        if old is not None:
+            grown[:, :, : self.count] = old[:, :, : self.count]
+        return grown
 
     def select(self, rows: Tensor) -> None:
         if self._keys is not None and self._values is not None:
@@ -65,10 +59,10 @@ class Columns(State):
         """Each of R rows gets columns of its own: of source R those of `columns`, R C."""
         if self._keys is not None and self._values is not None:
             self.select(sources)
-            at = columns[:, None, :, None].expand(-1, self._values.shape[1], -1, 1)
-            size = self._values.shape[3]
-            self._keys = self._keys.gather(3, at.transpose(2, 3).expand(-1, -1, size, -1))
-            self._values = self._values.gather(2, at.expand(-1, -1, -1, size))
+            at = columns[:, None, :, None].expand(
+                -1, *self._keys.shape[1:2], -1, self._keys.shape[3]
+            )
+            self._keys, self._values = self._keys.gather(2, at), self._values.gather(2, at)
             self.count = columns.shape[1]
 
     def cut(self, length: int) -> None:

@@ -141,10 +141,11 @@ INLINE void eight(const uint8_t *q, const float *seen, const int8_t *w, const fl
         }
 }
 
-/* In eight bits: w has `scale` (N) and `sum` (N, of its bytes); `spare` is room for R K bytes, `seen`
-   for R numbers. */
+/* In eight bits: w has `scale` (N) and `sum` (N, of its bytes). R K bytes lie on the stack. */
 void few_int8(const float *x, const int8_t *w, const float *scale, const int *sum, const float *b,
-              float *y, uint8_t *spare, float *seen, long R, long N, long K, long threads) {
+              float *y, long R, long N, long K, long threads) {
+    uint8_t spare[R * K];
+    float seen[R];
     const int wide = R <= 2 ? 8 : R <= 4 ? 4 : 3;
     long whole = N / wide;
     round_rows(x, spare, seen, R, K, threads);
@@ -167,66 +168,65 @@ void few_int8(const float *x, const int8_t *w, const float *scale, const int *su
 /* e^x, within 2 units of the last place where x ≤ 0: 2^n · e^r with |r| ≤ ln 2 / 2 */
 INLINE vec exponential(vec x) {
     ivec low = x < -87.0f; /* so small that it is nothing */
-    x = (vec)(((ivec)x & ~low) | ((ivec)(x * 0 - 87.0f) & low));
-    ivec n;
-    vec whole = x * 1.44269504f;
-    for (int i = 0; i < LANES; i++) whole[i] = rintf(whole[i]);
-    for (int i = 0; i < LANES; i++) n[i] = (int)whole[i];
-    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    x = (vec)(((ivec)x & ~low) | ((ivec)((vec){0} - 87.0f) & low));
+    vec n = x * 1.44269504f + 12582912.0f - 12582912.0f; /* 1.5 · 2²³: what is behind the point goes */
+    vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
     vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    vec grown = p * (vec)((n + 127) << 23);
+    vec grown = p * (vec)((__builtin_convertvector(n, ivec) + 127) << 23);
     return (vec)((ivec)grown & ~low);
 }
 
-/* softmax(q·k) v of one query: keys D C with rows `room` apart, values C D; s is room for C scores,
-   rounded up to whole vectors. */
+/* softmax(q·k) v of one query over C keys and values of D each; s is room for C scores, rounded up to
+   whole vectors. */
 static void look(const float *q, const float *keys, const float *values, const float *bias, float *out,
-                 float *s, long D, long C, long room, float scale) {
-    long whole = C / LANES * LANES, end = (C + LANES - 1) / LANES * LANES;
-    for (long c = 0; c < end; c++) s[c] = 0;
-    for (long d = 0; d < D; d++) {
-        const float *row = keys + d * room;
-        for (long c = 0; c < whole; c += LANES) *(vec *)(s + c) += q[d] * *(const vec *)(row + c);
-        for (long c = whole; c < C; c++) s[c] += q[d] * row[c];
-    }
-    float top = -INFINITY, sum = 0;
+                 float *s, long D, long C, float scale) {
+    long end = (C + LANES - 1) / LANES * LANES;
+    float top = -INFINITY;
     for (long c = 0; c < C; c++) {
-        s[c] = s[c] * scale + (bias ? bias[c] : 0);
+        vec sum = {0};
+        for (long d = 0; d < D; d += LANES)
+            sum += *(const vec *)(q + d) * *(const vec *)(keys + c * D + d);
+        s[c] = total(sum) * scale + (bias ? bias[c] : 0);
         top = s[c] > top ? s[c] : top;
     }
     for (long c = C; c < end; c++) s[c] = -INFINITY;
-    for (long c = 0; c < end; c += LANES) *(vec *)(s + c) = exponential(*(vec *)(s + c) - top);
-    for (long c = 0; c < C; c++) sum += s[c];
-    for (long d = 0; d < D; d++) out[d] = 0;
-    for (long c = 0; c < C; c++) {
-        float part = s[c] / sum;
-        if (part != 0)
-            for (long d = 0; d < D; d += LANES)
-                *(vec *)(out + d) += part * *(const vec *)(values + c * D + d);
+    vec mass = {0};
+    for (long c = 0; c < end; c += LANES) {
+        vec part = exponential(*(vec *)(s + c) - top);
+        *(vec *)(s + c) = part;
+        mass += part;
+    }
+    float all = 1 / total(mass);
+    for (long d = 0; d < D; d += LANES) {
+        vec sum = {0};
+        for (long c = 0; c < C; c++) sum += s[c] * *(const vec *)(values + c * D + d);
+        *(vec *)(out + d) = sum * all;
     }
 }
 
 /* M queries of each of A sources look at C columns. q: A·M rows `step` apart, H heads of D in each;
-   keys A G D room, values A G room D; bias A·G J·M C, or A·G C for all queries (`alike`), or 0;
-   out A·M H·D; s is room for A·G rows of scores, each C rounded up to whole vectors. */
+   keys and values A G, `room` columns of D, of which C are there; bias A·G J·M C, or A·G C for all
+   queries (`alike`), or 0; out A·M H·D. Scores lie on the stack. */
 void few_look(const float *q, const float *keys, const float *values, const float *bias, float *out,
-              float *s, long A, long M, long H, long G, long D, long C, long room, long step,
-              long alike, float scale, long threads) {
+              long A, long M, long H, long G, long D, long C, long room, long step, long alike,
+              float scale, long threads) {
     long J = H / G, wide = (C + LANES - 1) / LANES * LANES;
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (long i = 0; i < A * G; i++)
+    for (long i = 0; i < A * G; i++) {
+        float s[wide];
         for (long j = 0; j < J; j++)
             for (long m = 0; m < M; m++) {
                 long row = i / G * M + m, head = i % G * J + j;
                 const float *mine = bias ? bias + (alike ? i : i * J * M + j * M + m) * C : 0;
-                look(q + row * step + head * D, keys + i * D * room, values + i * room * D, mine,
-                     out + (row * H + head) * D, s + i * wide, D, C, room, scale);
+                look(q + row * step + head * D, keys + i * room * D, values + i * room * D, mine,
+                     out + (row * H + head) * D, s, D, C, scale);
             }
+    }
 }
 
 /* Keys and values of M new tokens of each source go into the columns from `past` on: k and v are
@@ -235,11 +235,8 @@ void few_keep(const float *k, const float *v, float *keys, float *values, long A
               long D, long past, long room, long kstep, long vstep) {
     for (long i = 0; i < A * G; i++)
         for (long m = 0; m < M; m++) {
-            const float *key = k + (i / G * M + m) * kstep + i % G * D;
-            const float *value = v + (i / G * M + m) * vstep + i % G * D;
-            for (long d = 0; d < D; d++) {
-                keys[(i * D + d) * room + past + m] = key[d];
-                values[(i * room + past + m) * D + d] = value[d];
-            }
+            long row = i / G * M + m, head = i % G * D, to = (i * room + past + m) * D;
+            __builtin_memcpy(keys + to, k + row * kstep + head, D * sizeof(float));
+            __builtin_memcpy(values + to, v + row * vstep + head, D * sizeof(float));
         }
 }

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.lean.cache import Columns
-from allformer.core.lean.native import LANES, ROWS, Few, Heads
+from allformer.core.lean.native import LANES, ROWS, Few, Heads, in_order
 from allformer.core.lean.places import turn
 from allformer.core.lean.products import Product
 from allformer.core.norm import LayerNorm
@@ -93,29 +93,34 @@ class Layer:
         if self.few is not None and not (look.causal or look.mask is not None):
             past, keys, values = own.room(k)
             self.few.keep(k, v, keys, values, past)
-            end = past + new
-            return self.few.look(q, keys[..., :end], values, look.bias, self.own)
+            return self.few.look(q, keys[:, :, : past + new], values, look.bias, self.own)
         k, v = k.transpose(1, 2), v.transpose(1, 2)  # A G M D
         keys, values = own.add(k, v)
         if look.causal or look.mask is not None:
             if look.mask is not None:
-                k, v = keys.transpose(2, 3).contiguous(), values  # as torch's kernel wants them
+                k, v = keys, values
             out = F.scaled_dot_product_attention(
                 q.transpose(1, 2), k, v, look.mask, is_causal=look.causal, scale=scale,
                 enable_gqa=h != g,
             )  # fmt: skip
             return out.transpose(1, 2).reshape(sources, new, h * size)
-        return attend(q, keys.flatten(0, 1), values.flatten(0, 1), look.bias, self.own)
+        return attend(q, keys, values, look.bias, self.own)
 
     def see(self, memory: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The encoder's keys A G D S and values A G S D; `keep` A S."""
+        """The encoder's keys and values, A G S D; `keep` A S.
+
+        Where torch multiplies them, the keys lie with their last two axes exchanged: a step's
+        product with them reads memory in order then.
+        """
         assert self.cross is not None
         _, g, size, _ = self.cross
         both = self.memory(memory).view(*memory.shape[:2], 2, g, size).permute(2, 0, 3, 1, 4)
         keys, values = both.unbind(0)  # A G S D
         if keep is not None:  # a source of padding alone gives zeros
             values = values * keep.any(1)[:, None, None, None]
-        return keys.transpose(2, 3).contiguous(), values.contiguous()
+        if self.few is None:
+            keys = keys.transpose(2, 3).contiguous().transpose(2, 3)
+        return keys if self.few is None else keys.contiguous(), values.contiguous()
 
     def _across(self, x: Tensor, state: LayerState, look: Look) -> Tensor:
         """Cross-attention, A M dim → A M H·D."""
@@ -123,16 +128,17 @@ class Layer:
         assert self.cross is not None
         q = self.query(x).view(*x.shape[:2], *self.cross[0:3:2])  # A M H D
         if self.few is not None and x.shape[1] <= ROWS:
-            return self.few.look(q, *state.cross, look.across, self.cross)
-        keys, values = (part.flatten(0, 1) for part in state.cross)
-        return attend(q, keys, values, look.across, self.cross)
+            keys, values = (in_order(part) for part in state.cross)
+            return self.few.look(q, keys, values, look.across, self.cross)
+        return attend(q, *state.cross, look.across, self.cross)
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, how: Heads) -> Tensor:
-    """softmax(q·k) v as the formula stands: q A M H D, keys A·G D C, values A·G C D → A M H·D.
+    """softmax(q·k) v as the formula stands: q A M H D, keys and values A G C D → A M H·D.
 
     Heads that share keys ask side by side, as more queries.
     """
+    keys, values = keys.flatten(0, 1).transpose(1, 2), values.flatten(0, 1)  # A·G D C, A·G C D
     sources, new, h, size = q.shape
     g, each = how.groups, h // how.groups
     if new == 1:

@@ -53,9 +53,9 @@ class Few:
         pointer, number = ctypes.c_void_p, ctypes.c_long
         self._fp32, self._int8 = library.few_fp32, library.few_int8
         self._fp32.argtypes, self._fp32.restype = [pointer] * 4 + [number] * 4, None
-        self._int8.argtypes, self._int8.restype = [pointer] * 8 + [number] * 4, None
+        self._int8.argtypes, self._int8.restype = [pointer] * 6 + [number] * 4, None
         self._look, self._keep = library.few_look, library.few_keep
-        self._look.argtypes = [pointer] * 6 + [number] * 9 + [ctypes.c_float, number]
+        self._look.argtypes = [pointer] * 5 + [number] * 9 + [ctypes.c_float, number]
         self._keep.argtypes = [pointer] * 4 + [number] * 8
         self._look.restype = self._keep.restype = None
 
@@ -77,29 +77,25 @@ class Few:
         x = x.contiguous()
         outputs, inputs = weight.shape
         y = x.new_empty(*x.shape[:-1], outputs)
-        rows = x.numel() // inputs
-        spare, seen = torch.empty(x.numel(), dtype=torch.uint8), x.new_empty(rows)
         self._int8(
             x.data_ptr(), weight.data_ptr(), scale.data_ptr(), sums.data_ptr(),
-            None if bias is None else bias.data_ptr(), y.data_ptr(), spare.data_ptr(),
-            seen.data_ptr(), rows, outputs, inputs, torch.get_num_threads(),
+            None if bias is None else bias.data_ptr(), y.data_ptr(), x.numel() // inputs, outputs,
+            inputs, torch.get_num_threads(),
         )  # fmt: skip
         return y
 
     def look(
         self, q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, heads: Heads
     ) -> Tensor:
-        """softmax(q·k) v: q A M H D, rows of which may lie apart, keys A G D C and values A G C D,
-        perhaps with room behind them → A M H·D. `bias` A·G J·M C, or A·G 1 C for all queries."""
+        """softmax(q·k) v: q A M H D, rows of which may lie apart; keys and values A G C D, perhaps
+        with room behind them → A M H·D. `bias` A·G J·M C, or A·G 1 C for all queries."""
         sources, new, h, size = q.shape
-        columns, room = keys.shape[3], keys.stride(2)
         out = q.new_empty(sources, new, h * size)
-        spare = q.new_empty(sources * heads.groups * (columns + LANES))
         bias = None if bias is None else bias.contiguous()
         self._look(
             q.data_ptr(), keys.data_ptr(), values.data_ptr(),
-            None if bias is None else bias.data_ptr(), out.data_ptr(), spare.data_ptr(),
-            sources, new, h, heads.groups, size, columns, room, _step(q),
+            None if bias is None else bias.data_ptr(), out.data_ptr(),
+            sources, new, h, heads.groups, size, keys.shape[2], _step(keys) // size, _step(q),
             bias is not None and bias.shape[1] == 1, heads.scale, torch.get_num_threads(),
         )  # fmt: skip
         return out
@@ -109,7 +105,7 @@ class Few:
         sources, new, groups, size = k.shape
         self._keep(
             k.data_ptr(), v.data_ptr(), keys.data_ptr(), values.data_ptr(), sources, new, groups,
-            size, past, keys.shape[3], _step(k), _step(v),
+            size, past, keys.shape[2], _step(k), _step(v),
         )  # fmt: skip
 
 
@@ -132,8 +128,13 @@ def few_serves(weight: Tensor) -> bool:
     return fits and plain and weight.dtype in (torch.float32, torch.int8)
 
 
+def in_order(x: Tensor) -> Tensor:
+    """A G C D as `Few.look` wants it: the columns of a head one behind the other."""
+    return x if x.stride(3) == 1 and x.stride(2) == x.shape[3] else x.contiguous()
+
+
 def _step(x: Tensor) -> int:
-    """How far the rows of A M … lie apart; an axis of one says nothing of it."""
+    """How far the parts of A M … lie apart; an axis of one says nothing of it."""
     return x.stride(0) if x.shape[1] == 1 else x.stride(1)
 
 
@@ -179,6 +180,6 @@ def _right(few: Few) -> bool:
         if not all(torch.allclose(y, wanted, rtol=1e-4, atol=1e-2) for y in answers):
             return False
     q, keys, values = (torch.randn(1, 2, 2, 16, generator=draw) for _ in range(3))
-    found = few.look(q, keys.transpose(2, 3).contiguous(), values, None, Heads(2, 2, 16, 0.5))
+    found = few.look(q, keys, values, None, Heads(2, 2, 16, 0.5))
     wanted = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, scale=0.5)
     return torch.allclose(found, wanted.transpose(1, 2).flatten(2), atol=1e-4)

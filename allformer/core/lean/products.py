@@ -77,12 +77,12 @@ class Eight:
         self.weight = self.plain.turned.t()  # N K
         self.sums = self.weight.sum(1, dtype=torch.int32)
         self.few: Few | None = find_few() if few_serves(self.weight) else None
+        self.most = MANY if len(weight) >= WIDE else 2 * MANY  # rows of which few.c is the fastest
         self.many: Int8 | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.numel() // x.shape[-1]
-        most = MANY if len(self.weight) >= WIDE else 2 * MANY  # where few.c is the fastest
-        if self.few is not None and rows <= most:
+        if self.few is not None and rows <= self.most:
             return self.few.int8(x, self.weight, self.plain.scale, self.sums, self.plain.bias)
         if rows < MANY:
             return self.plain(x)
