@@ -1,4 +1,4 @@
-"""`--draft`, `--lookup` and `--cache`: what may help a model that writes, and how it went."""
+"""`--draft`, `--lookup` and `--cache`: what may help a model that writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.common import checked, open_model, say
+from allformer.cli.common import checked, given, open_model
 from allformer.errors import AllformerError
 
 Draft = Annotated[
@@ -22,25 +22,15 @@ Memory = Annotated[
 ]
 
 
-def aids(
-    context: typer.Context, draft: str | None, lookup: int | None, cache: str | None
-) -> dict[str, Any]:
+def aids(draft: str | None, lookup: int | None, cache: str | None) -> dict[str, Any]:
     """The options that were given, checked before a model is opened; `fit_draft` opens the other
-    one. How guessing went is told when the command is done."""
-    from allformer.generate.request import Speculation
-
+    one."""
     if draft is not None and lookup is not None:
         raise AllformerError("--draft and --lookup both guess ahead; give one of them")
     if cache not in (None, "int8"):
         raise AllformerError(f"--cache {cache} is not a choice; try int8, or leave it out")
     flags = {"prompt_lookup_num_tokens": "--lookup"}
-    options: dict[str, Any] = checked(flags, prompt_lookup_num_tokens=lookup)
-    if cache is not None:
-        options["cache"] = cache
-    if draft is not None or lookup is not None:
-        guesses = options["guesses"] = Speculation()
-        context.call_on_close(lambda: _tell(guesses))
-    return options
+    return checked(flags, prompt_lookup_num_tokens=lookup) | given(cache=cache)
 
 
 def fit_draft(draft: str, pipeline: Any, device: str | None, dtype: str | None) -> Any:
@@ -54,8 +44,3 @@ def fit_draft(draft: str, pipeline: Any, device: str | None, dtype: str | None) 
             f"the same family, with the same tokeniser"
         )
     return other.model
-
-
-def _tell(guesses: Any) -> None:
-    if guesses.rounds:
-        say(str(guesses))

@@ -52,7 +52,6 @@ Prefix = Annotated[str | None, typer.Option(help="Words to put before each text.
 
 
 def generate(
-    context: typer.Context,
     model: Model,
     text: Texts = None,
     file: File = None,
@@ -138,7 +137,7 @@ def generate(
         told["chat_template"] = read_text(chat_template)
     form = _form(regex, json_schema, grammar)
     options |= told | given(seed=seed, structured=form) | {"chat": chat, "num_return_sequences": 1}
-    options |= aids(context, draft, lookup, cache)
+    options |= aids(draft, lookup, cache)
     source = read_source(text, file)
     pipeline = open_model(model, device, dtype)
     if draft is not None:

@@ -25,7 +25,8 @@ from allformer.generate.options import GenerationConfig
 from allformer.generate.prefix import Prefix
 from allformer.generate.request import Generated, Request
 from allformer.generate.speculative import speculate
-from allformer.generate.stepper import plain_stepper, stepper_for
+from allformer.generate.static import static_stepper
+from allformer.generate.stepper import Stepper, plain_stepper, stepper_for
 
 AnyModel = EncoderDecoderModel | DecoderOnlyModel
 
@@ -84,25 +85,38 @@ class Aids:
         dtype: torch.dtype | None,
     ) -> Generated:
         """What `request` asks for, from the prompt `ids`; the rest is for a stepper's `open`."""
+        if dtype is torch.int8:  # which the lean way has alone
+            raise ConfigError(
+                "dtype=torch.int8 goes with no prefix, no guesses and no other cache; leave it "
+                "out, or make the weights small: af.quantise(model, 'int8')"
+            )
         draft = self._draft(model, g, source, dtype)
         ahead = int(request.limit.max())
-        stepper = plain_stepper(model, dtype)
+        plain = plain_stepper(model, dtype)
         if isinstance(draft, Smaller):
-            draft.open(ids.shape[1], ahead, source, mask, **inputs)
+            draft.open(ids.shape[1], ahead, request.copies, source, mask, **inputs)
         if draft is not None and self.prefix is None and self.cache is None:
-            stepper = quickest(model, ids.shape[1], ahead, draft.most + 1, dtype)
+            width = draft.most + 1
+            plain = quickest(model, ids.shape[1], ahead, width, request.copies, dtype)
+        stepper: Stepper = plain
+        if draft is None and self.cache is None:
+            stepper = static_stepper(model, dtype) or plain  # whose state becomes plain again
         state = stepper.open(source, mask, g.use_cache is not False, **inputs)
+        state.ahead = ahead
         if self.cache is not None and state.cache is not None:
             in_int8(state.cache)
         kept: AbstractContextManager[None] = nullcontext()
         if self.prefix is not None:
             alone = len(ids) * request.copies == 1
             kept = self.prefix.lent(state, ids, model, (dtype, self.cache), alone)
-        with kept:
-            if draft is not None:
-                return speculate(stepper, state, ids, request, draft)
-            find = search_beams if (g.num_beams or 1) > 1 else decode
-            return find(stepper, state, ids, request)
+        try:
+            with kept:
+                if draft is not None:
+                    return speculate(plain, state, ids, request, draft)
+                find = search_beams if (g.num_beams or 1) > 1 else decode
+                return find(stepper, state, ids, request)
+        finally:
+            state.close()
 
     def _draft(
         self,

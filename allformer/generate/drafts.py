@@ -115,13 +115,19 @@ class Smaller:
         self.read = 0  # columns of the text that its cache has
 
     def open(
-        self, prompt: int, ahead: int, source: Tensor, mask: Tensor | None, **inputs: Any
+        self,
+        prompt: int,
+        ahead: int,
+        copies: int,
+        source: Tensor,
+        mask: Tensor | None,
+        **inputs: Any,
     ) -> None:
-        """Before a prompt of so many tokens is read, behind which there may come `ahead`; the rest
-        is for a stepper's `open`."""
+        """Before a prompt of so many tokens is read, behind which there may come `ahead`, in so
+        many copies; the rest is for a stepper's `open`."""
         where = self.model.device
         # Two: its last guess, which it has not read, and what the model said behind that.
-        self.stepper = quickest(self.model, prompt, ahead, 2, self.dtype)
+        self.stepper = quickest(self.model, prompt, ahead, 2, copies, self.dtype)
         inputs = {name: x.to(where) for name, x in inputs.items()}
         mask = None if mask is None else mask.to(where)
         self.state: State = self.stepper.open(source.to(where), mask, **inputs)

@@ -23,6 +23,7 @@ from allformer.core.graph import Captured
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.states import Growing, Static
 from allformer.core.taps import listening
+from allformer.generate.lean import lean_stepper
 from allformer.generate.stepper import PlainStepper, State, plain_stepper
 
 CAPTURES: dict[str, Callable[..., Any]] = {"cuda": Captured}  # by the type of the device
@@ -49,14 +50,18 @@ def quickest(
     prompt: int,
     ahead: int,
     width: int,
+    copies: int = 1,
     dtype: torch.dtype | None = None,
 ) -> PlainStepper:
     """The stepper for rounds of up to `width` tokens behind a prompt, with `ahead` tokens to come
-    in all: `quickest(model, 128, 200, width=11)`."""
+    in all, and so many `copies` of each row: `quickest(model, 128, 200, width=11)`.
+
+    By graphs where there are any; else the lean way, whose copies cannot be taken back."""
     room = prompt + ahead + width
     if serves(model, room, ahead):
         return FixedStepper(model, room, width, dtype)
-    return plain_stepper(model, dtype)
+    lean = lean_stepper(model, dtype) if copies == 1 else None
+    return plain_stepper(model, dtype) if lean is None else lean
 
 
 class FixedStepper:

@@ -87,6 +87,20 @@ class LeanStepper:
             return self.plain.step(tokens, state)
         return self._logits(tokens, state, state.cache)
 
+    def verify(self, tokens: Tensor, state: State) -> Tensor:
+        """As `step`, of every token."""
+        if not isinstance(state.cache, LeanCache):
+            return self.plain.verify(tokens, state)
+        return widen(self.lean.logits(self._read(tokens, state, state.cache)))
+
+    def forget(self, tokens: int, state: State) -> None:
+        """Of rows that have no copies, each token is a column."""
+        if isinstance(state.cache, LeanCache):
+            assert state.cache.copies == 1
+            state.forget(tokens)
+        else:
+            self.plain.forget(tokens, state)
+
     def _logits(self, tokens: Tensor, state: State, cache: LeanCache) -> Tensor:
         return widen(self.lean.logits(self._read(tokens, state, cache)[:, -1]))
 

@@ -61,6 +61,7 @@ class Prefix:
         try:
             yield
         except BaseException:
+            state.plainly()
             cache = state.cache
             if alone and cache is not None and cache.cuts(int(cache.length)):
                 cache.cut(int(cache.length))  # some layers may have read more than others
@@ -88,6 +89,7 @@ class Prefix:
         self._of = of
 
     def _keep(self, state: State) -> None:
+        state.plainly()
         assert state.cache is not None
         assert state.read is not None
         length = int(state.cache.length)

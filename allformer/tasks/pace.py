@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from allformer.generate.request import Streamer
+from allformer.generate.request import Speculation, Streamer
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Pace:
     first: int = 0  # of them: those that came with the reading
     reading: float = 0.0  # seconds
     writing: float = 0.0
+    guesses: Speculation = field(default_factory=Speculation)  # how guessing ahead went
 
     @property
     def prompt_rate(self) -> float | None:
@@ -50,13 +51,18 @@ class Pace:
             "prompt_tokens_per_second": _round(self.prompt_rate),
             "new_tokens_per_second": _round(self.new_rate),
         }
-        return {"prompt_tokens": self.prompt, **kept, "new_tokens": self.new, **rates}
+        found = {"prompt_tokens": self.prompt, **kept, "new_tokens": self.new, **rates}
+        if self.guesses.rounds:
+            found |= {"guessed_tokens": self.guesses.proposed}
+            found |= {"accepted_tokens": self.guesses.accepted}
+        return found
 
     def __str__(self) -> str:
         kept = f" and {self.kept:,} known" if self.kept else ""
         return (
             f"prompt {_tokens(self.prompt)}{kept}{_rate(self.prompt_rate)} · "
             f"new {_tokens(self.new)}{_rate(self.new_rate)}"
+            + (f" · {self.guesses}" if self.guesses.rounds else "")
         )
 
 

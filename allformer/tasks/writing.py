@@ -52,17 +52,16 @@ def write(
     text of so many, where neither caller nor checkpoint says: of an encoder-decoder each text has
     its own limit, whatever its neighbours. `special=False` when the special tokens are in the texts
     already; `whole` warns of a text that has no end. Among the options may be a `streamer`, a
-    `pace`, the form that texts must have (`structured`), a `prefix`, an `assistant_model`, a
-    `cache`, and a `Speculation` to which how guessing went is added (`guesses`); one of
-    `stop_strings` ends a text and is no part of it.
+    `pace`, the form that texts must have (`structured`), a `prefix`, an `assistant_model` and a
+    `cache`; one of `stop_strings` ends a text and is no part of it.
     """
     decoder = isinstance(pipeline.model, DecoderOnlyModel)
     batch = _encode(pipeline, texts, decoder, special, truncate)
     device = pipeline.model.device
     options = {**options, "return_dict_in_generate": True}
-    streamer, guesses = options.pop("streamer", None), options.pop("guesses", None)
+    streamer, pace = options.pop("streamer", None), options.pop("pace", None)
     structured, prefix = options.pop("structured", None), options.pop("prefix", None)
-    pace, cache = options.pop("pace", None), options.pop("cache", None)
+    cache = options.pop("cache", None)
     assistant = options.pop("assistant_model", None)
     g = settings(pipeline, said, options)
     ends = Ends(as_strings(g.stop_strings))
@@ -98,8 +97,6 @@ def write(
             **inputs, **fixed, streamer=clock.streamer, **options | limits
         )
         clock.stop()
-        if guesses is not None and found.speculation is not None:
-            guesses += found.speculation
         written = found.sequences[:, max(1, width) if decoder else 1 :].tolist()
         if "limits" in limits:  # what follows is filler, which may look like an end
             written = [row[: limits["limits"][n // back]] for n, row in enumerate(written)]
@@ -108,6 +105,8 @@ def write(
             known = 0 if prefix is None else prefix.reused * len(rows)
             read = int(inputs["attention_mask"].sum())
             clock.tell(pace, read, known, [_length(g, row) for row in written])
+            if found.speculation is not None:
+                pace.guesses += found.speculation
         if structured is not None:
             broken += _broken(pipeline, structured, g, max(1, width) if decoder else 1, written)
         prompts = [batch_row(batch, row) if decoder else [] for row in rows]

@@ -47,7 +47,16 @@ from tests.mutants.mutants import Mutant
 from tests.mutants.plant import plant
 
 ROOMS = (
-    mutants, states, answers, families, longformer, blocks, reformer, segments, linear, images,
+    mutants,
+    states,
+    answers,
+    families,
+    longformer,
+    blocks,
+    reformer,
+    segments,
+    linear,
+    images,
     clip,
     codecs,
     contrast,
@@ -67,7 +76,6 @@ ROOMS = (
     few_rows,
     ahead,
     writing,
-    engine,
     lean,
     quantised,
 )  # fmt: skip

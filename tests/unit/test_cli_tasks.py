@@ -234,6 +234,8 @@ def test_guesses_and_eight_bits_change_no_text_and_are_told_of(
     assert file.status == 0
     assert "guessed" in file.err
     assert "guessed" not in want.err
+    [record] = allformer("generate", path, "Goethe", *short, "--lookup", 5, "--json").records
+    assert 0 <= record["accepted_tokens"] <= record["guessed_tokens"] > 0
 
 
 def test_what_cannot_guess_is_refused(allformer, checkpoint):  # noqa: F811

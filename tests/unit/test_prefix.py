@@ -16,6 +16,7 @@ from allformer.errors import ConfigError
 from allformer.generate.generate import generate
 from allformer.generate.prefix import Prefix, shared
 from tests.models import KINDS, MODERN, PAD, SPREAD, decoder_only, left_padding, loud, tokens
+from tests.recorded import by_graphs
 
 CONFIGS = {
     "gpt2": KINDS["decoder modern"],
@@ -71,6 +72,13 @@ def check_conversation(kind: str, reused: bool) -> None:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_conversation_says_what_it_says_without(kind):
     check_conversation(kind, reused=kind != "hashes")
+
+
+@pytest.mark.parametrize("kind", ["llama", "window"])
+def test_on_the_fast_way_the_same_is_kept(kind):
+    with by_graphs(2):
+        check_conversation(kind, reused=True)
+        check_rows()
 
 
 def test_what_is_kept_is_not_read_again(monkeypatch):

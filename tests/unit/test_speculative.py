@@ -20,7 +20,9 @@ from allformer.errors import ConfigError
 from allformer.generate import rows
 from allformer.generate.decode import decode
 from allformer.generate.drafts import Ngrams, after_ngrams
+from allformer.generate.fixed import quickest
 from allformer.generate.generate import generate
+from allformer.generate.lean import LeanStepper
 from allformer.generate.prefix import Prefix
 from allformer.generate.request import Draw, Request
 from allformer.generate.speculative import speculate
@@ -138,6 +140,11 @@ def test_a_smaller_model_guesses_and_nothing_changes(kind, search):
 def test_ngrams_guess_and_nothing_changes(kind, search):
     done = check_same(kind, search, prompt_lookup_num_tokens=4, max_matching_ngram_size=3)
     assert done.proposed
+
+
+def test_on_a_cpu_guesses_go_the_lean_way_unless_rows_have_copies():
+    assert isinstance(quickest(model("gpt2"), 10, 20, 5), LeanStepper)
+    assert not isinstance(quickest(model("gpt2"), 10, 20, 5, copies=2), LeanStepper)
 
 
 def test_an_image_is_guessed_as_well():
