@@ -120,6 +120,7 @@ def test_a_group_divides_the_inputs(inputs, group, fits):
     assert fit_group(inputs, group) == fits
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", SPREAD)
 def test_any_model_runs_in_few_bits(name):
     """As with plain layers of the same numbers, in every place where they may stand."""
