@@ -139,6 +139,7 @@ def by_steps(model: Any, setting: Setting) -> Run:
         if setting.device == "cuda":
             assert FewRows.serves(model, setting.dtype, rows), "this model is not served"
             on_side_stream(step)
+            captured[few] = few  # a graph knows where its tables lie, and keeps none of them
             return cache, token, Captured(step).replay
         return cache, token, step
 

@@ -156,7 +156,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--new", type=int, nargs=2, default=(16, 512))
     parser.add_argument("--rows", type=int, default=256, help="at most so many side by side")
     parser.add_argument("--chunk", type=int, default=1024, help="tokens of prompts in a step")
-    parser.add_argument("--memory", type=float, default=60.0, help="GB for keys and values")
+    parser.add_argument("--memory", type=float, default=40.0, help="GB for keys and values")
     parser.add_argument("--batch", type=int, default=64, help="of the static side")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)

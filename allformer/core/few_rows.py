@@ -78,7 +78,8 @@ class FewRows:
         device = next(model.parameters()).device
         if device.type != "cuda" or not (has_triton() and modern(device)) or rows > MOST:
             return False
-        return dtype in (None, _dtype(model)) and fits(model, rows)
+        own = _dtype(model)  # sums are taken in fp32
+        return own in (*HALF, torch.float32) and dtype in (None, own) and fits(model, rows)
 
     @torch.no_grad()
     def step(

@@ -26,8 +26,8 @@ FEW_PACKED = 64  # rows of bytes: whoever has no kernel for them must widen them
 
 
 def by_kernel(x: Tensor) -> bool:
-    """Whether kernels can run where x is."""
-    return x.is_cuda and has_triton()
+    """Whether kernels can run where x is; they sum in fp32, so wider numbers go the plain way."""
+    return x.is_cuda and x.dtype in (*HALF, torch.float32) and has_triton()
 
 
 def kernel_of(matrix: Matrix, rows: int, dtype: torch.dtype) -> str | None:

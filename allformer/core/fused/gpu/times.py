@@ -349,7 +349,12 @@ def times_rows(
 
 
 def tile_of_row(matrix: Matrix, gated: bool) -> Tile:
-    """Tiles of 8 kB, of which several thread blocks of a multiprocessor have two on their way."""
+    """Tiles of 8 to 16 kB, of which several thread blocks of a multiprocessor have two on their
+    way: the fastest of `benchmarks/decode_kernels.py --tiles` on an H200."""
+    if matrix.bits is None and gated:
+        return Tile(16, 256)
+    if matrix.bits is None and matrix.inputs % 2048 == 0:
+        return Tile(4, 2048, 8)
     narrow = matrix.bits is None and matrix.outputs <= 8192
     return Tile(8, 512) if gated or narrow else Tile(16, 512)
 
