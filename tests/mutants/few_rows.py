@@ -20,7 +20,7 @@ QUERY, FEW = "fused.one_query:plain_one_query", "few_rows:FewRows"
 MUTANTS: list[Mutant] = [
     bug("the new token is not looked at", "each token sees those before it alone", QUERY,
         "<= past", "< past", "few rows", "many rows"),
-    bug("padding is looked at", "shorter prompts say other things", QUERY,
+    bug("padding is looked at by few rows", "shorter prompts say other things", QUERY,
         "there & keep)", "there & (keep | True))", "few rows"),
     bug("keys are remembered one place late", "the cache has a hole", QUERY,
         "keys.index_copy_(2, past[None],", "keys.index_copy_(2, past[None] + 1,", "few rows"),
