@@ -122,6 +122,7 @@ def lean_stepper(
             "make the weights small: af.quantise(model, 'int8')"
         )
     if not served:
+        _HELD.pop(model, None)  # it has moved, or learns: memory is wanted for other things
         return None
     own = next(model.parameters()).dtype
     wide = torch.float32 if eight else dtype

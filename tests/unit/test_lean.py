@@ -248,6 +248,11 @@ def test_what_was_made_of_a_model_goes_with_it() -> None:
     del net
     gc.collect()
     assert len(lean._HELD) == count - 1
+    net = loud(TREES["gpt2"])
+    generate(net, tokens(1, 3), max_new_tokens=2)
+    assert net in lean._HELD
+    assert lean_stepper(net.train()) is None
+    assert net not in lean._HELD
 
 
 def test_half_precision_is_as_the_models_own() -> None:
@@ -255,7 +260,7 @@ def test_half_precision_is_as_the_models_own() -> None:
     mine, own = (written(stepper, net) for stepper in steppers(net, torch.bfloat16))
     for a, b in zip(mine, own, strict=True):
         assert a.dtype == torch.float32
-        assert (a - b).norm() < 0.05 * b.norm()
+        assert (a - b).norm() < 0.02 * b.norm()
 
 
 @int8

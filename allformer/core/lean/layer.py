@@ -138,24 +138,19 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, how: He
 
     Heads that share keys ask side by side, as more queries.
     """
-    keys, values = keys.flatten(0, 1).transpose(1, 2), values.flatten(0, 1)  # A·G D C, A·G C D
     sources, new, h, size = q.shape
     g, each = how.groups, h // how.groups
-    if new == 1:
-        q = q.reshape(sources * g, each, size)
-    else:  # A·G J·M D
-        q = (
-            q.view(sources, new, g, each, size)
-            .permute(0, 2, 3, 1, 4)
-            .reshape(sources * g, -1, size)
-        )
-    if bias is None:
-        scores = torch.bmm(q * how.scale, keys)
+    q = q.reshape(sources, new, g, each, size).permute(0, 2, 3, 1, 4)
+    q = q.reshape(sources * g, each * new, size)
+    keys, values = keys.flatten(0, 1), values.flatten(0, 1)  # A·G C D
+    if q.dtype == torch.bfloat16:  # too narrow for scores: torch's kernel has them in fp32
+        out = F.scaled_dot_product_attention(q, keys, values, bias, scale=how.scale)
+    elif bias is None:
+        out = torch.bmm(torch.bmm(q * how.scale, keys.transpose(1, 2)).softmax(-1), values)
     else:
-        scores = torch.baddbmm(bias, q, keys, alpha=how.scale)
-    out = torch.bmm(scores.softmax(-1), values)
-    if new > 1:
-        out = out.view(sources, g, each, new, size).permute(0, 3, 1, 2, 4)
+        scores = torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=how.scale)
+        out = torch.bmm(scores.softmax(-1), values)
+    out = out.view(sources, g, each, new, size).permute(0, 3, 1, 2, 4)
     return out.reshape(sources, new, h * size)
 
 

@@ -31,14 +31,16 @@ class Times:
     def __init__(self, weight: Tensor, bias: Tensor | None, copies: bool = True) -> None:
         self.weight, self.bias = weight, bias
         self.few = find_few() if few_serves(weight) else None
-        self.packs = copies and len(weight) >= WIDE and _packs(weight)
+        half = weight.dtype == torch.bfloat16  # of which MKL's product of few rows is slow
+        self.least = 1 if half else MANY
+        self.packs = copies and (half or len(weight) >= WIDE) and _packs(weight)
         self.calls, self.packed = 0, weight
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.numel() // x.shape[-1]
         if self.few is not None and rows <= ROWS:
             return self.few.fp32(x, self.weight, self.bias)
-        if self.packs and rows >= MANY:
+        if self.packs and rows >= self.least:
             return self._many(x)
         return F.linear(x, self.weight, self.bias)
 
