@@ -128,6 +128,20 @@ def test_copies_may_part_before_they_have_said_anything() -> None:
     check_copies_tear()
 
 
+def test_very_many_copies_have_caches_of_their_own() -> None:
+    net = model("llama")
+    found = []
+    for stepper in steppers(net):
+        with torch.inference_mode():
+            state = stepper.open(tokens(2, 5), left_padding([5, 3], 5))
+            stepper.prefill(tokens(2, 5), state)
+            state.select(torch.arange(2).repeat_interleave(9), sources=True)
+            stepper.step(tokens(18, 1), state)
+            state.select(torch.arange(18).flip(0), sources=True)
+            found.append(stepper.step(tokens(18, 1), state))
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+
+
 def test_beams_change_places_and_nothing_is_copied() -> None:
     stepper = stepper_for(model("marian"))
     with torch.inference_mode():

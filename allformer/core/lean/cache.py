@@ -15,6 +15,7 @@ from allformer.core.states import Cache
 from allformer.core.states.state import State
 
 _STEP = 32  # columns by which room grows at least
+_MOST = 8  # copies that share columns: of more, each looks past too many that are others'
 _NEVER = float("-inf")
 
 
@@ -224,9 +225,10 @@ def _together(index: list[int], copies: int) -> bool:
 
 
 def _repeats(index: list[int]) -> int:
-    """How often each row stands there, one beside the other, if all do so equally often; else 1."""
+    """How often each row stands there, one beside the other, if all do so equally often, and not
+    too often; else 1."""
     times = next((at for at, i in enumerate(index) if i != index[0]), len(index))
-    whole = len(index) % times == 0
+    whole = len(index) % times == 0 and times <= _MOST
     alike = whole and all(
         len(set(index[at : at + times])) == 1 for at in range(0, len(index), times)
     )

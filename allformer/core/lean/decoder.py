@@ -48,7 +48,7 @@ class LeanDecoder:
         self.biases = Biases(relative, self.dtype) if relative is not None and not rotary else None
         copies = sum(p.numel() * p.element_size() for p in stack.parameters()) <= MOST
         make = partial(make_product, dtype=self.dtype, int8=int8, copies=copies)
-        layers = [Layer(block, make, make, self.dtype) for block in stack.layers]
+        layers = [Layer(block, make, self.dtype) for block in stack.layers]
         self.layers = [layers[i] for i in stack.order]
         self.final = None
         if stack.final_norm is not None:

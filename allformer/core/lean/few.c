@@ -1,8 +1,8 @@
 /* x Wᵀ + b for a few rows of x, at the speed of memory: the weights are read once, in order, for all
    rows. MKL and oneDNN read them again for each row, or copy them first.
 
-   x R K, w N K, b N or 0, y R N; K is a multiple of 64. Compiled by native.py on the
-   machine that runs it. */
+   x R K, w N K, b N or 0, y R N; K is a multiple of 64. Compiled by native.py on the machine that
+   runs it; the plain forms are those of products.py and layer.py. */
 
 #include <math.h>
 #include <stdint.h>
@@ -189,6 +189,10 @@ static void look(const float *q, const float *keys, const float *values, const f
     float top = -INFINITY;
     for (long c = 0; c < C; c++) {
         vec sum = {0};
+        if (bias && bias[c] == -INFINITY) { /* another copy's column */
+            s[c] = bias[c];
+            continue;
+        }
         for (long d = 0; d < D; d += LANES)
             sum += *(const vec *)(q + d) * *(const vec *)(keys + c * D + d);
         s[c] = total(sum) * scale + (bias ? bias[c] : 0);
@@ -204,7 +208,8 @@ static void look(const float *q, const float *keys, const float *values, const f
     float all = 1 / total(mass);
     for (long d = 0; d < D; d += LANES) {
         vec sum = {0};
-        for (long c = 0; c < C; c++) sum += s[c] * *(const vec *)(values + c * D + d);
+        for (long c = 0; c < C; c++)
+            if (s[c] != 0) sum += s[c] * *(const vec *)(values + c * D + d);
         *(vec *)(out + d) = sum * all;
     }
 }

@@ -31,20 +31,20 @@ class Norm:
 
 
 class Look(NamedTuple):
-    """What the layers of one call have in common: `bias` (A·G or 1, J·M, C) is added to the scores
-    of few new tokens; of many, `mask` (A 1 N C) says who may look, or they are `causal`."""
+    """What the layers of one call have in common: `bias` (A·G J·M C) is added to the scores of one
+    new token of each row; of several, `mask` (A 1 N C) says who may look, or they are `causal`."""
 
     bias: Tensor | None = None
     mask: Tensor | None = None
     causal: bool = False
     turns: tuple[Tensor, ...] | None = None
-    across: Tensor | None = None  # A·H 1 S
+    across: Tensor | None = None  # A·G 1 S
 
 
 class Layer:
     """`Layer(block, make, dtype)(x, state, look)`: A M dim → A M dim."""
 
-    def __init__(self, block: Any, make: Make, many: Make, dtype: torch.dtype) -> None:
+    def __init__(self, block: Any, make: Make, dtype: torch.dtype) -> None:
         own, feed = block.attention, block.feed
         self.pre = block.pre
         self.norms = [lean_norm(block.attention_norm, dtype), lean_norm(block.feed_norm, dtype)]
@@ -54,7 +54,7 @@ class Layer:
             self.norms.insert(1, lean_norm(block.cross_norm, dtype))
             self.cross = heads_of(block.cross)
             self.query, self.across = make(block.cross.query), make(block.cross.out)
-            self.memory = many(block.cross.memory)
+            self.memory = make(block.cross.memory)
         every = (self.own,) if self.cross is None else (self.own, self.cross)
         fits = dtype == torch.float32 and all(how.size % LANES == 0 for how in every)
         self.few: Few | None = getattr(self.qkv, "few", None) if fits else None
@@ -62,13 +62,10 @@ class Layer:
         self.gate = None if feed.gate is None else make(feed.gate)
 
     def __call__(self, x: Tensor, state: LayerState, look: Look) -> Tensor:
-        if self.cross is None:
-            own, feed = self.norms
-            x = self._join(x, own, lambda y: self.out(self._within(y, state, look)))
-            return self._join(x, feed, self._feed)
-        own, cross, feed = self.norms
+        own, *cross, feed = self.norms
         x = self._join(x, own, lambda y: self.out(self._within(y, state, look)))
-        x = self._join(x, cross, lambda y: self.across(self._across(y, state, look)))
+        if cross:
+            x = self._join(x, cross[0], lambda y: self.across(self._across(y, state, look)))
         return self._join(x, feed, self._feed)
 
     def _join(self, x: Tensor, norm: Product, work: Product) -> Tensor:
