@@ -316,10 +316,14 @@ def test_compiled_products_are_torchs(rows: int) -> None:
     x = torch.randn(2 * rows, 128, generator=draw)[::2]  # rows that do not lie side by side
     wanted = torch.nn.functional.linear(x, weight, bias)
     torch.testing.assert_close(compiled().fp32(x, weight, bias), wanted, rtol=1e-4, atol=1e-4)
+    more = compiled().fp32(x, weight, None, wanted)
+    torch.testing.assert_close(more, wanted + x @ weight.t(), rtol=1e-4, atol=1e-4)
     plain = Int8Few(weight, bias)
     rounded = plain.turned.t()
     mine = compiled().int8(x, rounded, plain.scale, rounded.sum(1, dtype=torch.int32), bias)
     torch.testing.assert_close(mine, plain(x), rtol=1e-5, atol=1e-5)  # the same whole numbers
+    twice = compiled().int8(x, rounded, plain.scale, rounded.sum(1, dtype=torch.int32), bias, mine)
+    torch.testing.assert_close(twice, 2 * mine, rtol=1e-5, atol=1e-5)
 
 
 @few

@@ -1,7 +1,7 @@
 /* x Wᵀ + b for a few rows of x, at the speed of memory: the weights are read once, in order, for all
    rows. MKL and oneDNN read them again for each row, or copy them first.
 
-   x R K, w N K, b N or 0, y R N; K is a multiple of 64. Compiled by native.py on the machine that
+   x R K, w N K, b N or 0, add R N or 0 (which is added too), y R N; K is a multiple of 64. Compiled by native.py on the machine that
    runs it; the plain forms are those of products.py and layer.py. */
 
 #include <math.h>
@@ -25,8 +25,8 @@ INLINE float total(vec v) {
 }
 
 /* `wide` outputs from n on, of all rows */
-INLINE void outputs(const float *x, const float *w, const float *b, float *y, long n, long N, long K,
-                    const int rows, const int wide) {
+INLINE void outputs(const float *x, const float *w, const float *b, const float *add, float *y, long n,
+                    long N, long K, const int rows, const int wide) {
     vec sums[8][8];
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < wide; j++) sums[r][j] = (vec){0};
@@ -42,7 +42,10 @@ INLINE void outputs(const float *x, const float *w, const float *b, float *y, lo
         }
     }
     for (int r = 0; r < rows; r++)
-        for (int j = 0; j < wide; j++) y[r * N + n + j] = total(sums[r][j]) + (b ? b[n + j] : 0);
+        for (int j = 0; j < wide; j++) {
+            long at = r * N + n + j;
+            y[at] = total(sums[r][j]) + (b ? b[n + j] : 0) + (add ? add[at] : 0);
+        }
 }
 
 /* of all rows, eight at a time: each number of rows has a loop of its own, whose sums stay in
@@ -60,11 +63,12 @@ INLINE void outputs(const float *x, const float *w, const float *b, float *y, lo
     case 7: work(7, wide); break;                                                                  \
     }
 
-void few_fp32(const float *x, const float *w, const float *b, float *y, long R, long N, long K,
-              long threads) {
+void few_fp32(const float *x, const float *w, const float *b, const float *add, float *y, long R,
+              long N, long K, long threads) {
     const int wide = R <= 2 ? 8 : R <= 4 ? 4 : 3; /* as many as registers hold */
     long whole = N / wide;
-#define FLOATS(rows, wide) outputs(x + r * K, w, b, y + r * N, n, N, K, rows, wide)
+#define FLOATS(rows, wide)                                                                         \
+    outputs(x + r * K, w, b, add ? add + r * N : 0, y + r * N, n, N, K, rows, wide)
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long i = 0; i < whole; i++) {
         long n = i * wide;
@@ -130,27 +134,28 @@ INLINE void dots(const uint8_t *q, const int8_t *w, int *out, long K, const int 
 #endif
 
 INLINE void eight(const uint8_t *q, const float *seen, const int8_t *w, const float *scale,
-                  const int *sum, const float *b, float *y, long n, long N, long K, const int rows,
-                  const int wide) {
+                  const int *sum, const float *b, const float *add, float *y, long n, long N, long K,
+                  const int rows, const int wide) {
     int out[8 * 8];
     dots(q, w + n * K, out, K, rows, wide);
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < wide; j++) {
             float exact = (float)(out[r * 8 + j] - 128 * sum[n + j]);
-            y[r * N + n + j] = exact * scale[n + j] * seen[r] + (b ? b[n + j] : 0);
+            float whole = exact * scale[n + j] * seen[r] + (b ? b[n + j] : 0);
+            y[r * N + n + j] = whole + (add ? add[r * N + n + j] : 0);
         }
 }
 
 /* In eight bits: w has `scale` (N) and `sum` (N, of its bytes). R K bytes lie on the stack. */
 void few_int8(const float *x, const int8_t *w, const float *scale, const int *sum, const float *b,
-              float *y, long R, long N, long K, long threads) {
+              const float *add, float *y, long R, long N, long K, long threads) {
     uint8_t spare[R * K];
     float seen[R];
     const int wide = R <= 2 ? 8 : R <= 4 ? 4 : 3;
     long whole = N / wide;
     round_rows(x, spare, seen, R, K, threads);
 #define BYTES(rows, wide)                                                                          \
-    eight(spare + r * K, seen + r, w, scale, sum, b, y + r * N, n, N, K, rows, wide)
+    eight(spare + r * K, seen + r, w, scale, sum, b, add ? add + r * N : 0, y + r * N, n, N, K, rows, wide)
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long i = 0; i < whole; i++) {
         long n = i * wide;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from allformer.core.lean.cache import Columns
 from allformer.core.lean.native import LANES, ROWS, Few, Heads, in_order
 from allformer.core.lean.places import turn
-from allformer.core.lean.products import Product
+from allformer.core.lean.products import Product, onto
 from allformer.core.norm import LayerNorm
 from allformer.core.states import LayerState
 
@@ -63,17 +64,19 @@ class Layer:
 
     def __call__(self, x: Tensor, state: LayerState, look: Look) -> Tensor:
         own, *cross, feed = self.norms
-        x = self._join(x, own, lambda y: self.out(self._within(y, state, look)))
+        x = self._join(x, own, partial(self._within, state=state, look=look), self.out)
         if cross:
-            x = self._join(x, cross[0], lambda y: self.across(self._across(y, state, look)))
-        return self._join(x, feed, self._feed)
+            x = self._join(x, cross[0], partial(self._across, state=state, look=look), self.across)
+        return self._join(x, feed, self._inner, self.down)
 
-    def _join(self, x: Tensor, norm: Product, work: Product) -> Tensor:
-        return x + work(norm(x)) if self.pre else norm(x + work(x))
+    def _join(self, x: Tensor, norm: Product, work: Product, out: Product) -> Tensor:
+        """A sub-layer, whose last product is `out`, with its residual and its norm."""
+        return onto(out, work(norm(x)), x) if self.pre else norm(onto(out, work(x), x))
 
-    def _feed(self, x: Tensor) -> Tensor:
+    def _inner(self, x: Tensor) -> Tensor:
         h = self.up(x)
-        return self.down(self.act(h) if self.gate is None else self.act(self.gate(x)) * h)
+        inner: Tensor = self.act(h) if self.gate is None else self.act(self.gate(x)) * h
+        return inner
 
     def _within(self, x: Tensor, state: LayerState, look: Look) -> Tensor:
         """Self-attention, A M dim → A M H·D."""
@@ -81,10 +84,10 @@ class Layer:
         h, g, size, scale = self.own
         parts = self.qkv(x).view(sources, new, -1, size)  # A M H+2G D
         if look.turns is None:
-            q, k, v = torch.split(parts, [h, g, g], 2)
+            q, k, v = parts.split_with_sizes([h, g, g], 2)
         else:
             turned = turn(parts[:, :, : h + g], look.turns)
-            (q, k), v = torch.split(turned, [h, g], 2), parts[:, :, h + g :]
+            (q, k), v = turned.split_with_sizes([h, g], 2), parts[:, :, h + g :]
         own = state.own
         assert isinstance(own, Columns)
         if self.few is not None and not (look.causal or look.mask is not None):

@@ -52,35 +52,42 @@ class Few:
         library = ctypes.CDLL(str(path))
         pointer, number = ctypes.c_void_p, ctypes.c_long
         self._fp32, self._int8 = library.few_fp32, library.few_int8
-        self._fp32.argtypes, self._fp32.restype = [pointer] * 4 + [number] * 4, None
-        self._int8.argtypes, self._int8.restype = [pointer] * 6 + [number] * 4, None
+        self._fp32.argtypes, self._fp32.restype = [pointer] * 5 + [number] * 4, None
+        self._int8.argtypes, self._int8.restype = [pointer] * 7 + [number] * 4, None
         self._look, self._keep = library.few_look, library.few_keep
         self._look.argtypes = [pointer] * 5 + [number] * 9 + [ctypes.c_float, number]
         self._keep.argtypes = [pointer] * 4 + [number] * 8
         self._look.restype = self._keep.restype = None
 
-    def fp32(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x … K of at most `ROWS` rows, weight N K, bias N, all fp32 and in order."""
+    def fp32(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, add: Tensor | None = None
+    ) -> Tensor:
+        """x … K of few rows, weight N K, bias N, all fp32 and in order; `add` … N is added too."""
         x = x.contiguous()
         outputs, inputs = weight.shape
         y = x.new_empty(*x.shape[:-1], outputs)
         self._fp32(
-            x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(),
-            y.data_ptr(), x.numel() // inputs, outputs, inputs, torch.get_num_threads(),
+            x.data_ptr(), weight.data_ptr(), _at(bias), _at(add), y.data_ptr(),
+            x.numel() // inputs, outputs, inputs, torch.get_num_threads(),
         )  # fmt: skip
         return y
 
     def int8(
-        self, x: Tensor, weight: Tensor, scale: Tensor, sums: Tensor, bias: Tensor | None
+        self,
+        x: Tensor,
+        weight: Tensor,
+        scale: Tensor,
+        sums: Tensor,
+        bias: Tensor | None,
+        add: Tensor | None = None,
     ) -> Tensor:
         """The same with weights in eight bits: scale N; sums N, of a row's bytes, int32."""
         x = x.contiguous()
         outputs, inputs = weight.shape
         y = x.new_empty(*x.shape[:-1], outputs)
         self._int8(
-            x.data_ptr(), weight.data_ptr(), scale.data_ptr(), sums.data_ptr(),
-            None if bias is None else bias.data_ptr(), y.data_ptr(), x.numel() // inputs, outputs,
-            inputs, torch.get_num_threads(),
+            x.data_ptr(), weight.data_ptr(), scale.data_ptr(), sums.data_ptr(), _at(bias), _at(add),
+            y.data_ptr(), x.numel() // inputs, outputs, inputs, torch.get_num_threads(),
         )  # fmt: skip
         return y
 
@@ -93,8 +100,7 @@ class Few:
         out = q.new_empty(sources, new, h * size)
         bias = None if bias is None else bias.contiguous()
         self._look(
-            q.data_ptr(), keys.data_ptr(), values.data_ptr(),
-            None if bias is None else bias.data_ptr(), out.data_ptr(),
+            q.data_ptr(), keys.data_ptr(), values.data_ptr(), _at(bias), out.data_ptr(),
             sources, new, h, heads.groups, size, keys.shape[2], _step(keys) // size, _step(q),
             bias is not None and bias.shape[1] == 1, heads.scale, torch.get_num_threads(),
         )  # fmt: skip
@@ -126,6 +132,10 @@ def few_serves(weight: Tensor) -> bool:
     fits = weight.shape[1] % STEP == 0 and weight.numel() >= LARGE
     plain = weight.device.type == "cpu" and weight.is_contiguous()
     return fits and plain and weight.dtype in (torch.float32, torch.int8)
+
+
+def _at(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
 
 
 def in_order(x: Tensor) -> Tensor:

@@ -44,6 +44,12 @@ class Times:
             return self._many(x)
         return F.linear(x, self.weight, self.bias)
 
+    def onto(self, x: Tensor, y: Tensor) -> Tensor:
+        """y + x Wᵀ + b."""
+        if self.few is not None and x.numel() <= ROWS * x.shape[-1] and y.is_contiguous():
+            return self.few.fp32(x, self.weight, self.bias, y)
+        return y + self(x)
+
     def _many(self, x: Tensor) -> Tensor:
         """oneDNN's product, before long from weights in its own order."""
         self.calls += 1
@@ -91,6 +97,18 @@ class Eight:
         if self.many is None:
             self.many = Int8.of(self.weight, self.plain.scale, self.plain.bias)
         return self.many(x)
+
+    def onto(self, x: Tensor, y: Tensor) -> Tensor:
+        """y + x Wᵀ + b."""
+        if self.few is not None and x.numel() <= self.most * x.shape[-1] and y.is_contiguous():
+            scale, bias = self.plain.scale, self.plain.bias
+            return self.few.int8(x, self.weight, scale, self.sums, bias, y)
+        return y + self(x)
+
+
+def onto(times: Product, x: Tensor, y: Tensor) -> Tensor:
+    """y + times(x), in one call where there is one."""
+    return times.onto(x, y) if isinstance(times, Times | Eight) else y + times(x)
 
 
 def make_product(
