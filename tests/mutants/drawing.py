@@ -72,7 +72,7 @@ MUTANTS: list[Mutant] = [
         "where + 1 >= self.source.length", "where >= self.source.length",
         "dalle formula", "dalle score"),
     bug("the last state's place", "a step says words", "decoder_only:DecoderOnlyModel.step",
-        "grid.columns(ids.device)[-1:]", "0 * grid.columns(ids.device)[-1:]", "dalle steps"),
+        "else where[-1:]", "else 0 * where[-1:]", "dalle steps"),
     bug("words weigh most", "images are learnt last", f"{LOSS}.loss",
         "(1 - share) * image, share * text", "share * image, (1 - share) * text", "dalle loss"),
     bug("padding is to be said", "most of the text loss is nothing", f"{LOSS}.loss",
