@@ -307,6 +307,7 @@ def test_generate_answers_what_it_hears(options: dict[str, Any], written: dict[s
 def test_keys_and_values_of_a_window_are_computed_once(
     written: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("allformer.generate.stepper.FASTER", [])  # so that the model is asked
     model = af.load(written["Whisper"])
     frames = heard(BY_NAME["Whisper"])["input_features"]
     calls = []
