@@ -27,6 +27,7 @@ from allformer.config import Spans
 from allformer.core.sources import sound
 from allformer.errors import CheckpointError, ConfigError, LengthError
 from allformer.families.config_json import read_config, write_config
+from allformer.generate import lean, stepper
 from tests.parity import pictures, zoo
 from tests.parity.zoo import Case
 
@@ -307,7 +308,8 @@ def test_generate_answers_what_it_hears(options: dict[str, Any], written: dict[s
 def test_keys_and_values_of_a_window_are_computed_once(
     written: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("allformer.generate.stepper.FASTER", [])  # so that the model is asked
+    assert lean.lean_stepper in stepper.FASTER
+    monkeypatch.setattr(stepper, "FASTER", [])  # so that the model is asked
     model = af.load(written["Whisper"])
     frames = heard(BY_NAME["Whisper"])["input_features"]
     calls = []

@@ -14,7 +14,7 @@ from torch import Tensor
 from allformer.config import LMHead, Tokens
 from allformer.core.model import EncoderDecoderModel
 from allformer.errors import ConfigError
-from allformer.generate import rows
+from allformer.generate import rows, stepper
 from allformer.generate.beams import search_beams
 from tests.models import (
     BOS,
@@ -84,6 +84,7 @@ def steps_of(net: EncoderDecoderModel, monkeypatch: pytest.MonkeyPatch) -> list[
         rows.append(len(ids))
         return plain(self, ids, *args, **kwargs)
 
+    monkeypatch.setattr(stepper, "FASTER", [])  # so that the model's step is asked
     monkeypatch.setattr(EncoderDecoderModel, "step", step)
     return rows
 
@@ -219,6 +220,7 @@ def test_the_cache_spares_the_tokens_already_read(monkeypatch):
         widths.append(ids.shape[1])
         return plain(self, ids, *args, **kwargs)
 
+    monkeypatch.setattr(stepper, "FASTER", [])  # so that the model's step is asked
     monkeypatch.setattr(EncoderDecoderModel, "step", step)
     ids, mask = sources()
     search(net, ids, mask, max_new_tokens=5, num_beams=2)
