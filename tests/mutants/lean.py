@@ -39,7 +39,7 @@ MUTANTS: list[Mutant] = [
         "repeat_interleave(self.copies)", "repeat(self.copies)", "lean copies part"),
     bug("padding of a prompt is seen", "a row depends on its neighbours' length", f"{CACHE}.bias",
         "masked_fill_(~known, _NEVER)", "masked_fill_(~known, 0.0)", "lean gpt2"),
-    bug("padding has a number of its own", "positions of a padded row are too high", f"{CACHE}.numbers",
+    bug("padding has its number", "positions of a padded row are too high", f"{CACHE}.numbers",
         "counted = self.keep.cumsum(1)", "counted = self.keep.long().fill_(1).cumsum(1)",
         "lean gpt2"),
     bug("places of beams are columns", "T5's distances grow with the beams", f"{CACHE}.places",
