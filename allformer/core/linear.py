@@ -28,11 +28,28 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return matmul(x, cast(weight, x.dtype), None if bias is None else cast(bias, x.dtype))
 
 
+class Around(nn.Module):
+    """A delta that asks the layer itself, for what must change the input or read the matrix."""
+
+    def around(self, layer: Any, x: Tensor) -> Tensor:
+        """What the layer is to give: `layer.bare(x)` is what it gives without a delta."""
+        raise NotImplementedError
+
+
+def changed(layer: Any, x: Tensor) -> Tensor:
+    """What a layer that has a delta gives."""
+    delta = layer.delta
+    if isinstance(delta, Around):
+        return delta.around(layer, x)
+    y: Tensor = delta(x, layer.bare(x))
+    return y
+
+
 class Linear(nn.Linear):
     """y = x Wᵀ + b, in x's dtype.
 
-    `delta(x, y)` may change the result (LoRA: y + x A B). A quantised layer takes this one's place
-    under its name, with a `forward` of its own.
+    `delta(x, y)` may change the result (LoRA: y + x A B), or do more (`Around`). A quantised layer
+    takes this one's place under its name, with a product of its own.
     """
 
     decays = ("weight",)
@@ -48,8 +65,11 @@ class Linear(nn.Linear):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = product(x, self.weight, self.addend(self.weight.dtype))
-        return y if self.delta is None else self.delta(x, y)
+        return self.bare(x) if self.delta is None else changed(self, x)
+
+    def bare(self, x: Tensor) -> Tensor:
+        """The product alone, without the delta."""
+        return product(x, self.weight, self.addend(self.weight.dtype))
 
     def addend(self, dtype: torch.dtype) -> Tensor | None:
         """What is added to each output."""

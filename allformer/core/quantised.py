@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from allformer.core.linear import Delta, Fused, Linear, Parts
+from allformer.core.linear import Delta, Fused, Linear, Parts, changed
 from allformer.core.matmul import matmul
 from allformer.core.precision import cast
 from allformer.core.quantised_cpu import (
@@ -139,10 +139,12 @@ class Quantised(Parts, nn.Module):
         return w.flatten(1).to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.bare(x) if self.delta is None else changed(self, x)
+
+    def bare(self, x: Tensor) -> Tensor:
+        """The product alone, without the delta."""
         y = self._fast(x) if only_result(x) else None
-        if y is None:
-            y = self.plain(x)
-        return y if self.delta is None else self.delta(x, y)
+        return self.plain(x) if y is None else y
 
     def _fast(self, x: Tensor) -> Tensor | None:
         """The product on a CPU without the whole matrix, where there is one."""
@@ -217,8 +219,11 @@ class QuantisedApart(Parts, nn.Module):
         return dict(self.each.items())  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.cat([layer(x) for layer in self.each.values()], -1)
-        return y if self.delta is None else self.delta(x, y)
+        return self.bare(x) if self.delta is None else changed(self, x)
+
+    def bare(self, x: Tensor) -> Tensor:
+        """The products alone, without the delta."""
+        return torch.cat([layer(x) for layer in self.each.values()], -1)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         """The matrices one below the other, N K."""

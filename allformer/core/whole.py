@@ -45,6 +45,7 @@ class Model(nn.Module, Generic[C]):
     """What all shapes have in common: stacks that run one after the other, and a head."""
 
     path = ""
+    by_row = False  # whether rows differ in what acts on them, and so are not packed
 
     def __init__(self, model: C) -> None:
         super().__init__()
@@ -180,7 +181,10 @@ class Model(nn.Module, Generic[C]):
     def _whole(
         self, found: Mapping[str, Mapping[str, Tensor]], targets: Mapping[str, Tensor]
     ) -> bool:
-        """Whether padding is computed too: a head scores it, or reads a first column that is it."""
+        """Whether padding is computed too: a head scores it, or reads a first column that is it;
+        or rows have adapters of their own."""
+        if self.by_row:
+            return True
         if self.head is not None and self.head.reads_padding and (targets or not self.head.targets):
             return True
         mask = next(iter(found.values())).get("attention_mask")

@@ -178,7 +178,7 @@ MUTANTS: list[Mutant] = [
     bug("part of a bias goes for none", "Whisper would be wrong", "linear:Parts.addend",
         "return torch.cat(full).to(dtype)", "return None", "fused", "fused, k alone"),
     bug("delta ignored", "LoRA trains nothing", "linear:Linear.forward",
-        "y if self.delta is None else self.delta(x, y)", "y", "delta"),
+        "self.bare(x) if self.delta is None else changed(self, x)", "self.bare(x)", "delta"),
     bug("delta ignored by parts", "LoRA does not reach the earlier segment", "linear:Parts.only",
         "if self.delta is not None:", "if False:", "delta"),
     bug("parts alone take the first rows", "queries for keys", "linear:Parts.only",

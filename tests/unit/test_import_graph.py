@@ -21,7 +21,8 @@ LEVELS = [
     {"codecs", "count", "families"},
     {"text", "data", "images", "sound"},
     {"checkpoint"},
-    {"train", "generate", "explain", "auditor", "tune", "audiolm"},
+    {"tune"},
+    {"train", "generate", "explain", "auditor", "audiolm"},
     {"speech"},
     {"evaluate", "tasks"},
     {
