@@ -38,12 +38,14 @@ def decay_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
     """Parameters for an optimiser: what modules name in `decays`, and the rest without decay.
 
     Matrices decay; norms, biases and tables keep their size. A tensor that is shared decays only
-    if all who hold it say so.
+    if all who hold it say so. What is frozen is in neither group.
     """
     decays: dict[int, bool] = {}
     every: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
+            if not parameter.requires_grad:
+                continue
             every[id(parameter)] = parameter
             says = name in getattr(module, "decays", ())
             decays[id(parameter)] = says and decays.get(id(parameter), True)

@@ -2,9 +2,11 @@
 
     from allformer import tune
 
-    tune.apply(model, tune.Lora(rank=8), name="tales")
-    tune.trainable(model)                       # the share that is trained, part by part
-    tune.switch(model, None)                    # the base again
+    tune.apply(model, tune.Lora(rank=8), name="tales")   # everything else is frozen
+    print(tune.trainable(model))                         # the share that is trained, by part
+    tune.switch(model, None)                             # the base again
+    tune.switch(model, ["tales", None])                  # row by row of a batch
+    tune.merge(model)                                    # into the weights; tune.unmerge takes out
 
 Each method is one file; a new file registers itself.
 """
@@ -13,23 +15,36 @@ from __future__ import annotations
 
 from allformer.core.registry import import_all
 from allformer.tune.apply import DEFAULT, active, apply, remove, switch, using
+from allformer.tune.bitfit import BitFit
+from allformer.tune.full import Full
+from allformer.tune.ia3 import Ia3
 from allformer.tune.lora import Lora
+from allformer.tune.merge import merge, merged, unmerge
 from allformer.tune.method import METHODS, Method, find_method, register
 from allformer.tune.state import adapter_state, load_adapter_state
+from allformer.tune.trainable import Trainable, trainable
 
 __all__ = [
     "DEFAULT",
     "METHODS",
+    "BitFit",
+    "Full",
+    "Ia3",
     "Lora",
     "Method",
+    "Trainable",
     "active",
     "adapter_state",
     "apply",
     "find_method",
     "load_adapter_state",
+    "merge",
+    "merged",
     "register",
     "remove",
     "switch",
+    "trainable",
+    "unmerge",
     "using",
 ]
 

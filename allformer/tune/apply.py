@@ -36,10 +36,12 @@ def apply(
     """
     methods = (method,) if isinstance(method, Method) else tuple(method)
     _check_name(name)
+    if not methods:
+        raise ConfigError("apply got no method; give one: Lora(rank=8)")
     tuning = tuning_of(model)
     if tuning is None:
         tuning = model.tuning = Tuning(model)
-    _check_room(tuning, methods, name)
+    _check_room(tuning, name)
     was = tuning.selection
     tuning.choose(model, Selection())  # adapters are put on the base
     tuning.adapters[name] = Adapter(methods)
@@ -65,6 +67,7 @@ def switch(model: Any, *names: str | Sequence[str | Sequence[str] | None] | None
     None, or a tuple of several); rows that come of one, as beams do, have the same.
     """
     tuning = must_be_tuned(model)
+    check_free(tuning)
     selection = _selection(tuning, names)
     tuning.choose(model, selection)
     freeze(model, tuning)
@@ -74,6 +77,7 @@ def switch(model: Any, *names: str | Sequence[str | Sequence[str] | None] | None
 def using(model: Any, *names: str | Sequence[str | Sequence[str] | None] | None) -> Iterator[None]:
     """For a while other adapters act; what is trained stays: `with using(model, None): …`."""
     tuning = must_be_tuned(model)
+    check_free(tuning)
     was = tuning.selection
     tuning.choose(model, _selection(tuning, names))
     try:
@@ -91,6 +95,7 @@ def active(model: Any) -> tuple[str, ...]:
 def remove(model: Any, name: str = DEFAULT) -> None:
     """Take an adapter off; after the last one the model is as it was before the first."""
     tuning = must_be_tuned(model)
+    check_free(tuning)
     adapter = tuning.adapters[tuning.known(name)]
     if adapter.in_place:
         raise ConfigError(
@@ -115,10 +120,21 @@ def _drop(model: Any, tuning: Tuning, name: str, selection: Selection) -> None:
         tuning.choose(model, selection)
         freeze(model, tuning)
         return
-    named = dict(model.named_parameters())
-    for path, parameter in named.items():
+    forget(model, tuning)
+
+
+def forget(model: Any, tuning: Tuning) -> None:
+    """Leave the model as it stands now, without adapters, trained as before the first came."""
+    for path, parameter in model.named_parameters():
         parameter.requires_grad_(path in tuning.trained)
+    model.by_row = False
     del model.tuning
+
+
+def check_free(tuning: Tuning) -> None:
+    """While adapters are merged nothing is exchanged."""
+    if tuning.is_merged:
+        raise ConfigError("an adapter is merged into this model; tune.unmerge(model) first")
 
 
 def _selection(tuning: Tuning, names: tuple[Any, ...]) -> Selection:
@@ -165,9 +181,7 @@ def _usual(model: Any) -> tuple[str, ...]:
     return ("head",) if isinstance(head, config.SpanHead) or hasattr(head, "labels") else ()
 
 
-def _check_room(tuning: Tuning, methods: Sequence[Method], name: str) -> None:
-    if not methods:
-        raise ConfigError("apply got no method; give one: Lora(rank=8)")
+def _check_room(tuning: Tuning, name: str) -> None:
     if name in tuning.adapters:
         raise ConfigError(
             f"adapter {name!r} is there already; give another name, or take it off with "
@@ -175,8 +189,7 @@ def _check_room(tuning: Tuning, methods: Sequence[Method], name: str) -> None:
         )
     if any(adapter.in_place for adapter in tuning.adapters.values()):
         raise ConfigError("this model itself is trained (Full); an adapter wants a frozen one")
-    if tuning.merged:
-        raise ConfigError("an adapter is merged into this model; tune.unmerge(model) first")
+    check_free(tuning)
 
 
 def _check_name(name: str) -> None:

@@ -6,12 +6,16 @@ layer.delta = deltas              # Linear.forward asks it: deltas.around(layer,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from allformer.core.linear import Around
+from allformer.core.linear import Linear
 from allformer.tune.slot import Names, Slot
+
+ALL = slice(None)
 
 
 class Change(nn.Module):
@@ -30,7 +34,7 @@ class Change(nn.Module):
         raise NotImplementedError
 
 
-class Deltas(Slot, Around):
+class Deltas(Slot):
     """The changes of a linear layer, by adapter and by method."""
 
     def around(self, layer: Any, x: Tensor) -> Tensor:
@@ -60,3 +64,40 @@ class Deltas(Slot, Around):
     def changes(self, names: Names) -> Iterable[Change]:
         """What some adapters do here, in order."""
         return self.of(names)  # type: ignore[return-value]
+
+
+def dense(layer: Any, dtype: torch.dtype, rows: slice = ALL) -> Tensor:
+    """The matrix of a layer, plain or in few bits, N K, or some rows of it; without a gradient."""
+    if isinstance(layer, Linear):
+        return layer.weight.detach()[rows].to(dtype)
+    weight: Tensor = layer.dense(dtype)[rows]
+    return weight
+
+
+def spread(parts: dict[str, Tensor], rows: dict[str, slice], outputs: int) -> Tensor:
+    """One number for each output of a layer, from those of some parts; 1 for the others, N."""
+    first = next(iter(parts.values()))
+    if len(first) == outputs:
+        return first
+    ones, pieces, done = first.new_ones(outputs), list[Tensor](), 0
+    for name, place in sorted(rows.items(), key=lambda item: item[1].start):
+        pieces += [ones[done : place.start], parts[name]]
+        done = place.stop
+    return torch.cat([*pieces, ones[done:]])
+
+
+def _tensors(layer: nn.Module) -> list[Tensor]:
+    """A layer's own floating-point tensors, its adapters' not among them."""
+    own = chain(layer.parameters(recurse=False), layer.buffers(recurse=False))
+    found = [x for x in own if x.is_floating_point()]
+    return found or [x for part in layer.children() for x in _tensors(part)]
+
+
+def wide_dtype(layer: nn.Module) -> torch.dtype:
+    """What a layer's adapters are held in: fp32 at least."""
+    return torch.promote_types(_tensors(layer)[0].dtype, torch.float32)
+
+
+def device_of(layer: nn.Module) -> torch.device:
+    """Where a layer's tensors are."""
+    return _tensors(layer)[0].device

@@ -18,22 +18,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from allformer.core.linear import Linear
 from allformer.core.precision import cast
 from allformer.errors import ConfigError
-from allformer.tune.deltas import Change, Deltas
+from allformer.tune.deltas import Change, Deltas, dense, device_of, spread, wide_dtype
 from allformer.tune.method import Method, register
-from allformer.tune.targets import ALL, Site, by_layer, find_sites, rows_of, sizes
+from allformer.tune.targets import ALL, WHOLE, Site, by_layer, find_sites, rows_of, sizes
 from allformer.tune.tuning import Tuning
-
-WHOLE = "whole"  # the name of a part that is all of a matrix
 
 
 @register("lora")
@@ -67,7 +63,7 @@ class Lora(Method):
         for path, found in by_layer(find_sites(model, self.targets, self.layers)).items():
             layer = model.get_submodule(path)
             change = LoraChange(self, layer, found)
-            change.start(generator, next(chain(layer.parameters(), layer.buffers())).device)
+            change.start(generator, device_of(layer))
             tuning.slot(model, path, "delta", Deltas).add(adapter, self.name, change)
 
     def rank_of(self, site: Site) -> int:
@@ -105,14 +101,15 @@ class LoraChange(Change):
         self.dropout, self.dora = lora.dropout, lora.dora
         inputs, self.outputs = sizes(layer)
         how = {"dtype": wide_dtype(layer), "device": "cpu"}
+        found = sorted(found, key=lambda site: rows_of(layer, site.part).start)
         self.rows = {site.part or WHOLE: rows_of(layer, site.part) for site in found}
-        self.parts = nn.ModuleDict()
+        self.parts = nn.ModuleDict()  # in the order of their rows
         for site in found:
             rows = self.rows[site.part or WHOLE]
             wide = rows.stop - rows.start
             pair = Pair(inputs, wide, lora.rank_of(site), lora.scale_of(site), **how)
             if lora.dora:
-                pair.length = nn.Parameter(dense(layer, pair.a.dtype)[rows].norm(dim=1))
+                pair.length = nn.Parameter(dense(layer, pair.a.dtype, rows).norm(dim=1))
             self.parts[site.part or WHOLE] = pair
 
     @torch.no_grad()
@@ -150,7 +147,7 @@ class LoraChange(Change):
         """The B's, scaled, each in its part's rows and its rank's columns, N R: one product."""
         ups = {name: pair.scale * pair.b for name, pair in self.pairs.items()}
         rows, placed = 0, list[Tensor]()
-        for name, place in sorted(self.rows.items(), key=lambda item: item[1].start):
+        for name, place in self.rows.items():
             if place.start > rows:
                 placed.append(ups[name].new_zeros(place.start - rows, 0))
             placed.append(ups[name])
@@ -164,17 +161,13 @@ class LoraChange(Change):
 
     def _factor(self, layer: Any) -> Tensor:
         """m / ‖V‖ for each output; 1 for those of other parts."""
-        with torch.no_grad():
-            weight = dense(layer, next(iter(self.pairs.values())).a.dtype)
-            factor = weight.new_ones(self.outputs)
-        pieces, done = list[Tensor](), 0
-        for name, place in sorted(self.rows.items(), key=lambda item: item[1].start):
-            pair = self.pairs[name]
+        factors: dict[str, Tensor] = {}
+        for name, pair in self.pairs.items():
             with torch.no_grad():
-                length = (weight[place] + pair.product()).norm(dim=1)
-            pieces += [factor[done : place.start], pair.length / length]
-            done = place.stop
-        return torch.cat([*pieces, factor[done:]])
+                weight = dense(layer, pair.a.dtype, self.rows[name])
+                length = (weight + pair.product()).norm(dim=1)
+            factors[name] = pair.length / length
+        return spread(factors, self.rows, self.outputs)
 
     def merged(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The matrix with the change in it, worked out in fp32 at least and rounded once."""
@@ -185,20 +178,6 @@ class LoraChange(Change):
                 wide *= (pair.length / wide.norm(dim=1))[:, None]
             out[self.rows[name]] = wide.to(weight.dtype)
         return out, bias
-
-
-def dense(layer: Any, dtype: torch.dtype) -> Tensor:
-    """The matrix of a layer, plain or in few bits, N K, without a gradient."""
-    if isinstance(layer, Linear):
-        return layer.weight.detach().to(dtype)
-    weight: Tensor = layer.dense(dtype)
-    return weight
-
-
-def wide_dtype(layer: nn.Module) -> torch.dtype:
-    """What a layer's adapters are held in: fp32 at least."""
-    kinds = [x.dtype for x in (*layer.parameters(), *layer.buffers()) if x.is_floating_point()]
-    return torch.promote_types(kinds[0], torch.float32)
 
 
 def _by_end(chosen: Mapping[str, Any], site: Site, usual: Any) -> Any:

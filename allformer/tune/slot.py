@@ -74,7 +74,7 @@ class Slot(Around):
         """Put a module here, for an adapter, by the name of its method."""
         if adapter not in self.each:
             self.each[adapter] = nn.ModuleDict()
-        cast(nn.ModuleDict, self.each[adapter])[kind] = module
+        cast(nn.ModuleDict, self.each[adapter])[kind] = module.train(self.training)
 
     def of(self, names: Names) -> Iterator[nn.Module]:
         """What some adapters have here, in order: `for change in slot.of(("tales",))`."""

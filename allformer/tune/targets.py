@@ -29,6 +29,7 @@ from allformer.families.weights import Same, Stacked, Transposed, names_of
 LINEAR = (Linear, Quantised, QuantisedApart)
 ALL = "all-linear"
 WEIGHT = ".weight"
+WHOLE = "whole"  # what modules call a part that is all of a matrix
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,14 @@ class Adapter:
     in_place: bool = False  # whether it trains the base itself, of which nothing is kept
 
 
+@dataclass
+class Kept:
+    """What a layer was before adapters were merged into it: its tensors, or the layer itself."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    layer: nn.Module | None = None
+
+
 class Tuning(nn.Module):
     """The adapters of a model: `model.tuning.adapters["tales"].methods`."""
 
@@ -38,7 +46,8 @@ class Tuning(nn.Module):
         self.slots: dict[tuple[str, str], Slot] = {}  # by the module's path and its attribute
         self.base: dict[str, nn.Parameter] = {}  # the model's own of what adapters own
         self.selection = Selection()
-        self.merged: dict[str, Any] = {}  # what merging has put aside, by the layer's path
+        self.is_merged = False
+        self.merged: dict[str, Kept] = {}  # by the layer's path
         # What was trained before the first adapter came, for when the last one has gone.
         self.trained = [name for name, p in model.named_parameters() if p.requires_grad]
 
@@ -128,13 +137,17 @@ class Tuning(nn.Module):
         """`model.to(…)` reaches what is not hung into the model at this time too."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for slot in self.slots.values():
-            if not slot.acts:
+            if not slot.acts or self.is_merged:
                 slot._apply(fn)  # type: ignore[no-untyped-call]
         own = self._owned(self.selection)
         away = [p for path, p in self.base.items() if path in own]
         for adapter in self.adapters.values():
             away += [p for path, p in adapter.own.items() if own.get(path) is not p]
         nn.ParameterList(away)._apply(fn)  # type: ignore[no-untyped-call]
+        for kept in self.merged.values():
+            kept.tensors = {name: fn(tensor) for name, tensor in kept.tensors.items()}
+            if kept.layer is not None:
+                kept.layer._apply(fn)  # type: ignore[no-untyped-call]
         return self
 
 
