@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.activation import ACT
-from allformer.core.fused.feed import feed_serves, feed_tail
+from allformer.core.fused.feed import feed_inner, feed_serves, feed_tail
 from allformer.core.fused.linear import linear
 from allformer.core.fused.norm import NOTHING, Thinning
 from allformer.core.fused.random import draw
@@ -48,16 +50,30 @@ class Feed(nn.Module):
         if self._fuses(x):
             return self._fused(x, seed)
         h = tap(self, "up", self.up(x))
-        h = self.act(h) if self.gate is None else self.act(tap(self, "gate", self.gate(x))) * h
+        gate = None if self.gate is None else tap(self, "gate", self.gate(x))
+        if self._tuned and feed_serves(h, self.kind, gate):
+            inner: Tensor = self.down(feed_inner(h, gate, self.kind, self._thinning(x, seed)))
+            return inner
+        h = self.act(h) if gate is None else self.act(gate) * h
         h = tap(self, "inner", h)
         h = F.dropout(h, self.dropout, self.training)
         return tap(self, "output", self.down(h))
+
+    @property
+    def _layers(self) -> list[Any]:
+        return [layer for layer in (self.up, self.gate, self.down) if layer is not None]
+
+    @property
+    def _tuned(self) -> bool:
+        """Whether a layer is frozen or has an adapter: then its product is its own."""
+        plain = (isinstance(layer, Linear) and layer.delta is None for layer in self._layers)
+        return not all(plain) or not self.down.weight.requires_grad
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether one kernel does all between the products; changed or replaced layers do not."""
         if not feed_serves(x, self.kind):
             return False
-        layers = [layer for layer in (self.up, self.gate, self.down) if layer is not None]
+        layers = self._layers
         kinds = (torch.float32,) if torch.is_grad_enabled() else (torch.float32, x.dtype)
         plain = all(
             type(layer) is Linear and layer.delta is None and layer.weight.dtype in kinds
@@ -69,7 +85,12 @@ class Feed(nn.Module):
         up = linear(x, self.up.weight, None)
         gate = None if self.gate is None else linear(x, self.gate.weight, None)
         biases = self.up.bias, None if self.gate is None else self.gate.bias
-        thinning = NOTHING
-        if self.training and self.dropout:
-            thinning = Thinning(self.dropout, draw(1, x.device)[0] if seed is None else seed, 4)
-        return feed_tail(up, gate, biases, self.kind, self.down.weight, self.down.bias, thinning)
+        return feed_tail(
+            up, gate, biases, self.kind, self.down.weight, self.down.bias, self._thinning(x, seed)
+        )
+
+    def _thinning(self, x: Tensor, seed: Tensor | None) -> Thinning:
+        """The dropout of what stands between the products, inside a kernel."""
+        if not self.training or not self.dropout:
+            return NOTHING
+        return Thinning(self.dropout, draw(1, x.device)[0] if seed is None else seed, 4)

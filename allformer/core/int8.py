@@ -102,9 +102,10 @@ class Int8Linear(nn.Module):
 
 
 def to_int8(module: nn.Module) -> None:
-    """Every linear layer inside, in place."""
+    """Every linear layer inside, in place, but those that have a delta: they stay as they are."""
     for name, child in module.named_children():
         if isinstance(child, Linear):
-            setattr(module, name, Int8Linear(child))
+            if child.delta is None:
+                setattr(module, name, Int8Linear(child))
         else:
             to_int8(child)

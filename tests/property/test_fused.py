@@ -174,6 +174,29 @@ def test_half_precision_does_not_see_that_gelu_is_approximated(dtype):
     torch.testing.assert_close(back.double(), slope, rtol=fine, atol=1e-6)
 
 
+@kernels
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_middle_of_a_tuned_feed_forward_layer_is_its_plain_form(
+    dtype, gated, dropout, monkeypatch
+):
+    monkeypatch.setattr(feed, "ready", lambda *tensors: tensors[0].dtype != torch.float64)
+    thinning = Thinning(dropout, SEED[0], 4) if dropout else Thinning()
+    mine = [random(9, 40, dtype=dtype).requires_grad_() for _ in range(1 + gated)]
+    hers = [x.detach().double().requires_grad_() for x in mine]
+    out = feed.feed_inner(mine[0], mine[1] if gated else None, "silu", thinning)
+    wanted = feed.feed_inner(hers[0], hers[1] if gated else None, "silu", thinning)
+    close(out, wanted, dtype)
+    grad = torch.randn_like(out)
+    for a, b in zip(
+        torch.autograd.grad(out, mine, grad),
+        torch.autograd.grad(wanted, hers, grad.double()),
+        strict=True,
+    ):
+        close(a, b, dtype)
+
+
 @pytest.mark.parametrize("act", feed.KNOWN)
 def test_the_plain_tail_is_act_gate_and_product(act):
     up, gate, bias = random(4, 6), random(4, 6), random(6)

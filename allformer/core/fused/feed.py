@@ -1,6 +1,7 @@
 """The feed-forward layer from its first products on: bias, activation, gate, dropout, W₂.
 
     y = feed_tail(up, gate, feed)            # up = x W₁, gate = x W_g, both without their biases
+    h = feed_inner(up, gate, "silu")         # without W₂: of layers that have adapters
 
 What stands between the products is made again in the backward pass, beside its gradient: it is the
 largest thing that a layer would keep.
@@ -53,6 +54,18 @@ def feed_tail(
     return out.view(*up.shape[:-1], -1)
 
 
+def feed_inner(up: Tensor, gate: Tensor | None, act: str, thinning: Thinning = NOTHING) -> Tensor:
+    """dropout(act(gate) ⊙ up), or dropout(act(up)), biases included: … F → … F."""
+    if not feed_serves(up, act):
+        return thinning(_inner(up, gate, (None, None), act))
+    apply: Any = _Inner.apply
+    flat = up.reshape(-1, up.shape[-1])
+    other = None if gate is None else gate.reshape(flat.shape)
+    dropout, seed, site = thinning
+    out: Tensor = apply(flat, other, act, seed, site, dropout)
+    return out.view(up.shape)
+
+
 def _inner(
     up: Tensor, gate: Tensor | None, biases: tuple[Tensor | None, Tensor | None], act: str
 ) -> Tensor:
@@ -61,6 +74,36 @@ def _inner(
     if gate is None:
         return ACT[act](up)
     return ACT[act](gate if gate_bias is None else gate + gate_bias) * up
+
+
+class _Inner(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        up: Tensor,
+        gate: Tensor | None,
+        act: str,
+        seed: Tensor | None,
+        site: int,
+        dropout: float,
+    ) -> Tensor:
+        from allformer.core.fused.gpu import feed
+
+        seed = seed if dropout else None
+        ctx.save_for_backward(up, gate, seed)
+        ctx.act, ctx.site, ctx.dropout = act, site, dropout
+        inner: Tensor = feed.feed_inner(up, gate, None, None, act, seed, site, dropout)
+        return inner
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        from allformer.core.fused.gpu import feed
+
+        up, gate, seed = ctx.saved_tensors
+        _, dup, dgate, *_ = feed.feed_inner_backward(
+            grads[0], up, gate, None, None, ctx.act, seed, ctx.site, ctx.dropout
+        )
+        return dup, None if gate is None else dgate, None, None, None, None
 
 
 class _Tail(torch.autograd.Function):

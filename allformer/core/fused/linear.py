@@ -28,7 +28,8 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         half = weight.to(x.dtype)
-        ctx.save_for_backward(x, half)
+        of_x, of_weight, _ = ctx.needs_input_grad  # a frozen weight wants no input kept
+        ctx.save_for_backward(x if of_weight else None, half if of_x else None)
         return F.linear(x, half, None if bias is None else bias.to(x.dtype))
 
     @staticmethod

@@ -107,6 +107,8 @@ class _AddNorm(torch.autograd.Function):
         of_h = None
         if ctx.adds:
             of_h = dh if ctx.dropout > 0 else dx
+        if not any(ctx.needs_input_grad[2:4]):  # frozen
+            return dx, of_h, None, None, None, None, None, None, None
         of_weight, of_bias = column_sums(sums).to(weight.dtype), None
         if ctx.centred:
             of_weight, of_bias = of_weight.chunk(2)
