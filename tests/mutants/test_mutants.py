@@ -40,6 +40,7 @@ from tests.mutants import (
     sound_learning,
     speech,
     states,
+    tuning,
     words,
     writing,
 )
@@ -78,6 +79,7 @@ ROOMS = (
     writing,
     lean,
     quantised,
+    tuning,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

@@ -499,7 +499,8 @@ def test_the_share_that_is_trained_is_counted_by_part():
     assert tune.trainable(model).share == 0
 
 
-def test_a_head_of_labels_is_trained_beside_the_adapter_and_one_of_words_is_not():
+def check_own_heads() -> None:
+    """Each adapter has its own head of labels, and the base the one that it had."""
     model = loud(SPREAD["classes"])
     base = run(model)
     for name in ("one", "two"):
@@ -516,6 +517,10 @@ def test_a_head_of_labels_is_trained_beside_the_adapter_and_one_of_words_is_not(
     assert same(run(model), two)
     tune.switch(model, None)
     assert same(run(model), base)
+
+
+def test_a_head_of_labels_is_trained_beside_the_adapter_and_one_of_words_is_not():
+    check_own_heads()
     words = loud(encoder_only())
     tune.apply(words, tune.Lora(2))
     assert not words.encoder.source.embedding.weight.requires_grad
