@@ -23,7 +23,7 @@ from allformer.checkpoint.transfer import SHARD, own_map, own_state, save_weight
 from allformer.config import Codec
 from allformer.core.model import AnyModel
 from allformer.core.quantised import is_quantised
-from allformer.errors import AllformerError
+from allformer.errors import AllformerError, ConfigError
 from allformer.families import FAMILIES
 from allformer.families.config_json import write_config
 from allformer.families.weights import Renamed, Same, WeightMap
@@ -48,6 +48,12 @@ def save(
     `dtype` converts floating-point tensors on the way; otherwise they are written as they are.
     """
     directory = Path(path)
+    if beside := getattr(model, "adapters", ()):
+        raise ConfigError(
+            f"adapters={list(beside)} act beside the weights and would be lost; compute them into "
+            f"the weights first (tune.merge), or switch them off (tune.switch(model, None)) to "
+            f"write the base"
+        )
     files: dict[str, dict[str, Any]] = {}
     if family is None and isinstance(model.config, Codec):
         family = OWN  # no family of transformers' has those of images

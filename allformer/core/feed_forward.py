@@ -37,7 +37,8 @@ class Feed(nn.Module):
         """… dim → … dim; `seed` chooses the mask where a fused kernel drops out."""
         if not self.chunk or x.shape[-2] <= self.chunk or listening():
             return self._all(x, seed)
-        random = self.training and self.dropout > 0 and seed is None
+        drops = self.dropout > 0 and seed is None
+        random = self.training and (drops or any(_draws(layer) for layer in self._layers))
         parts = [
             recomputed(
                 "layers", random, self._all, part, None if seed is None else seed + (i << 32)
@@ -94,3 +95,8 @@ class Feed(nn.Module):
         if not self.training or not self.dropout:
             return NOTHING
         return Thinning(self.dropout, draw(1, x.device)[0] if seed is None else seed, 4)
+
+
+def _draws(layer: Any) -> bool:
+    """Whether what is beside a layer drops out."""
+    return bool(getattr(layer.delta, "draws", False))

@@ -31,6 +31,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 class Around(nn.Module):
     """A delta that asks the layer itself, for what must change the input or read the matrix."""
 
+    draws = False  # whether it draws from torch's generator in training
+
     def around(self, layer: Any, x: Tensor) -> Tensor:
         """What the layer is to give: `layer.bare(x)` is what it gives without a delta."""
         raise NotImplementedError

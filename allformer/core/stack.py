@@ -66,6 +66,7 @@ class Stack(nn.Module):
         self.drops = any(_drops(block) for block in stack.blocks)
         kinds = {block.attention.mixer for block in stack.blocks}
         self.draws = any(mixer.draws for mixer in kinds)
+        self.adapters_draw = False  # whether adapters that act drop out
         self.chunks = tuple(sorted({mixer.chunk for mixer in kinds if mixer.chunk is not None}))
 
     def check(
@@ -152,7 +153,8 @@ class Stack(nn.Module):
         outside: Plans = {}
         fused = (cache is None or cache[0].own.learns) and self.flow is None and ready(x)
         recompute = self.recompute if cache is None else None
-        random = self.draws or (self.training and self.drops)
+        beside = self.training and self.adapters_draw
+        random = self.draws or beside or (self.training and self.drops)
         runs: list[Run] = []
         seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
         h: Tensor | None = None
@@ -184,7 +186,7 @@ class Stack(nn.Module):
                 seed = None if seeds is None else seeds[i]
                 carried = Carried(h, before, seed)
                 x, h = recomputed(
-                    recompute, self.draws or _draws(layer, plan, memory_plan), layer,
+                    recompute, self.draws or beside or _draws(layer, plan, memory_plan), layer,
                     x, plan, memory, memory_plan, state, relation, carried, few,
                 )  # fmt: skip
                 before = layer.thinning("feed", seed)

@@ -45,7 +45,8 @@ class Model(nn.Module, Generic[C]):
     """What all shapes have in common: stacks that run one after the other, and a head."""
 
     path = ""
-    by_row = False  # whether rows differ in what acts on them, and so are not packed
+    by_row = False  # whether rows differ in the adapters that act on them, and so are not packed
+    adapters: tuple[str, ...] = ()  # those whose work is beside the weights, not in them
 
     def __init__(self, model: C) -> None:
         super().__init__()
@@ -181,10 +182,7 @@ class Model(nn.Module, Generic[C]):
     def _whole(
         self, found: Mapping[str, Mapping[str, Tensor]], targets: Mapping[str, Tensor]
     ) -> bool:
-        """Whether padding is computed too: a head scores it, or reads a first column that is it;
-        or rows have adapters of their own."""
-        if self.by_row:
-            return True
+        """Whether padding is computed too: a head scores it, or reads a first column that is it."""
         if self.head is not None and self.head.reads_padding and (targets or not self.head.targets):
             return True
         mask = next(iter(found.values())).get("attention_mask")
@@ -218,8 +216,8 @@ class Model(nn.Module, Generic[C]):
                 check_mask(mask, rows, width, f"{prefix}attention_mask")
             rest = {key: x for key, x in inputs.items() if key in own or key != "attention_mask"}
             sides[name] = lay_out(
-                rest, mask, whole or not stack.source.per_token, f"{prefix}attention_mask",
-                (rows, width),
+                rest, mask, whole or self.by_row or not stack.source.per_token,
+                f"{prefix}attention_mask", (rows, width),
             )  # fmt: skip
         return sides
 
@@ -237,6 +235,11 @@ class Model(nn.Module, Generic[C]):
         `hidden(encoder=…)`: training, graphs and bare models all come through here. `front`: of the
         last stack each row's first tokens alone, which cost less (see `Model.front`).
         """
+        if self.by_row and any(isinstance(side.layout, Packed) for side in sides.values()):
+            raise ConfigError(
+                "rows with adapters of their own cannot be packed; give the model padded rows, or "
+                "switch to one adapter"
+            )
         out: dict[str, Tensor] = {}
         memory: Tensor | None = None
         across: Layout | None = None

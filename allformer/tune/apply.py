@@ -127,7 +127,8 @@ def forget(model: Any, tuning: Tuning) -> None:
     """Leave the model as it stands now, without adapters, trained as before the first came."""
     for path, parameter in model.named_parameters():
         parameter.requires_grad_(path in tuning.trained)
-    model.by_row = False
+    tuning.slots = {}
+    tuning.tell(model)
     del model.tuning
 
 

@@ -21,6 +21,8 @@ ALL = slice(None)
 class Change(nn.Module):
     """What one method does to a layer; each has `enter` or `leave`, or both."""
 
+    draws = False  # whether it draws from torch's generator in training
+
     def enter(self, x: Tensor) -> Tensor:
         """What the layer reads in x's place."""
         return x

@@ -99,6 +99,7 @@ class LoraChange(Change):
     def __init__(self, lora: Lora, layer: Any, found: Sequence[Site]) -> None:
         super().__init__()
         self.dropout, self.dora = lora.dropout, lora.dora
+        self.draws = lora.dropout > 0
         inputs, self.outputs = sizes(layer)
         how = {"dtype": wide_dtype(layer), "device": "cpu"}
         found = sorted(found, key=lambda site: rows_of(layer, site.part).start)

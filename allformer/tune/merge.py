@@ -44,6 +44,7 @@ def merge(model: Any, *, keep: bool = True) -> None:
     for path, attribute in acting:
         setattr(model.get_submodule(path), attribute, None)
     tuning.is_merged = True
+    tuning.tell(model)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     if not keep:

@@ -83,6 +83,11 @@ class Slot(Around):
                 yield from cast(nn.ModuleDict, self.each[name]).values()
 
     @property
+    def draws(self) -> bool:  # type: ignore[override]
+        """Whether something that is chosen drops out: such a module says `draws = True`."""
+        return any(getattr(module, "draws", False) for module in self.of(self.selection.every))
+
+    @property
     def acts(self) -> bool:
         """Whether an adapter that is chosen has something here."""
         return any(name in self.each for name in self.selection.every)

@@ -19,8 +19,11 @@ from torch import nn
 
 from allformer.core.attention import Attention
 from allformer.core.feed_forward import Feed
+from allformer.core.heads.adaptive import AdaptiveHead
 from allformer.core.linear import Linear
 from allformer.core.quantised import Quantised, QuantisedApart
+from allformer.core.relatives.xl import XLPart
+from allformer.core.sources.adaptive import Clusters
 from allformer.errors import AllformerError, ConfigError, did_you_mean
 from allformer.families import FAMILIES
 from allformer.families.config_json import write_config
@@ -66,6 +69,14 @@ class Site:
 def sites(model: nn.Module) -> list[Site]:
     """Every linear layer of a model, every projection of fused ones, in order."""
     theirs = _names_there(model)
+    # Matrices that are read without their layer, and a projection of distances, which all rows
+    # share.
+    never = {
+        id(layer)
+        for module in model.modules()
+        if isinstance(module, Clusters | AdaptiveHead | XLPart)
+        for layer in module.modules()
+    }
     inside = {
         id(child)
         for module in model.modules()
@@ -74,7 +85,7 @@ def sites(model: nn.Module) -> list[Site]:
     }
     found: list[Site] = []
     for path, layer in model.named_modules():
-        if isinstance(layer, LINEAR):
+        if isinstance(layer, LINEAR) and id(layer) not in never:
             within, parts = id(layer) in inside, getattr(layer, "parts", {})
             for part in parts:
                 found.append(Site(path, part, theirs.get((path, part), ""), within))

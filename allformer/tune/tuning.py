@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from allformer.core.stack import Stack
 from allformer.errors import ConfigError, did_you_mean
 from allformer.tune.slot import Names, Selection, Slot
 
@@ -93,8 +94,18 @@ class Tuning(nn.Module):
             slot.selection = selection
             setattr(model.get_submodule(path), attribute, slot if slot.acts else None)
         exchange(model, {path: own.get(path, base) for path, base in self.base.items()})
-        if hasattr(model, "by_row"):
-            model.by_row = selection.rows is not None
+        self.tell(model)
+
+    def tell(self, model: Any) -> None:
+        """What the core asks: whether rows differ, whose work is beside the weights, who draws."""
+        acting = [] if self.is_merged else [slot for slot in self.slots.values() if slot.acts]
+        names = self.selection.every
+        model.by_row = self.selection.rows is not None
+        model.adapters = tuple(n for n in names if any(n in slot.each for slot in acting))
+        draws = any(slot.draws for slot in acting)
+        for stack in model.modules():
+            if isinstance(stack, Stack):
+                stack.adapters_draw = draws
 
     def _owned(self, selection: Selection) -> dict[str, nn.Parameter]:
         """The tensors that the chosen have for their own; in one batch there is one of each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from allformer.errors import ConfigError
 from tests.mutants.mutants import Mutant, bug
 from tests.unit import test_tune
 
@@ -60,8 +61,8 @@ MUTANTS: list[Mutant] = [
     bug("rows in turn, not side by side", "beams have their neighbour's adapter",
         "allformer.tune.slot:Selection.groups", "rows[i // (count // len(rows))]",
         "rows[-1 - i % len(rows)]", "adapters by row"),
-    bug("rows packed", "tokens are taken for rows", "whole:Model._whole",
-        "if self.by_row:", "if False:", "adapters by row"),
+    bug("rows packed", "what is padded is refused", "whole:Model._lay_out",
+        "self.by_row or ", "", "adapters by row", raises=ConfigError),
     bug("frozen weights in the optimiser", "states of seven billion numbers", "starts:decay_groups",
         "if not parameter.requires_grad:", "if False:", "frozen"),
     bug("base not frozen", "LoRA trains everything", f"{TUNING}:freeze",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from allformer import tune
-from allformer.config import ClassHead, EncoderOnly
+from allformer.checkpoint.save import save
+from allformer.config import ClassHead, EncoderOnly, Feed
+from allformer.core import layout
+from allformer.core.inputs import Side
 from allformer.core.model import build
 from allformer.core.quantised import Quantised, pack, widened
 from allformer.core.starts import decay_groups
@@ -17,10 +21,12 @@ from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
 from tests.loud import make_loud
 from tests.models import (
+    PAPER,
     SPREAD,
     VOCAB,
     decoder_only,
     encoder_only,
+    left_padding,
     loud,
     right_padding,
     seq2seq,
@@ -191,6 +197,26 @@ def check_dropout() -> None:
             factor = pair.length / v.norm(dim=1)
         wanted = base + (factor - 1) * (thin @ layer.weight.T) + factor * (thin @ pair.product().T)
         torch.testing.assert_close(found, wanted)
+
+
+def check_recomputed(config) -> None:
+    """What is made again for the backward pass drops out the same."""
+    model = loud(config).train()
+    tune.apply(model, tune.Lora(3, dropout=0.5), seed=0)
+    stir(model)
+    found = []
+    for mode in (None, "layers"):
+        model.recompute(mode)
+        model.zero_grad()
+        torch.manual_seed(3)
+        model(tokens(2, 20), labels=tokens(2, 20)).loss.backward()
+        found.append({n: p.grad for n, p in model.named_parameters() if p.requires_grad})
+    close(found[0], found[1])
+
+
+def test_recomputed_adapters_drop_out_as_they_did():
+    check_recomputed(decoder_only())
+    check_recomputed(decoder_only(replace(PAPER, feed=Feed(16, chunk=8))))
 
 
 def test_dropout_is_of_what_the_adapter_reads():
@@ -366,6 +392,9 @@ def check_rows() -> None:
     tune.switch(model, ["a", "b"])
     with pytest.raises(ConfigError, match="2 rows, but the batch has 3"):
         run(model, **inputs(model, 3))
+    packed = Side(layout.pack(right_padding([3, 2], 3)), {"input_ids": tokens(1, 5)[0]})
+    with pytest.raises(ConfigError, match="cannot be packed"):
+        model.hidden({"encoder": packed})
 
 
 def test_rows_of_a_batch_have_their_own_adapters():
@@ -394,7 +423,7 @@ def test_adapters_act_together_one_after_the_other():
 @pytest.mark.parametrize("config", [seq2seq(), decoder_only()], ids=["seq2seq", "decoder"])
 def test_rows_with_adapters_generate_what_they_do_alone(config, beams):
     model, _ = three(config)
-    ids, mask = tokens(3, 4), right_padding([4, 4, 4], 4)
+    ids, mask = tokens(3, 4), left_padding([4, 2, 3], 4)
     how = {"max_new_tokens": 4, "num_beams": beams, "do_sample": False}
     tune.switch(model, ["a", None, "c"])
     mixed = model.generate(ids, attention_mask=mask, **how)
@@ -608,6 +637,17 @@ def test_a_model_merged_for_good_is_a_plain_one():
     assert set(model.state_dict()) == set(loud(SPREAD["classes"]).state_dict())
     assert all(p.requires_grad for p in model.parameters())
     close(run(model), tuned)
+
+
+def test_a_model_is_not_saved_without_the_adapter_that_acts(tmp_path):
+    model = bert()
+    tune.apply(model, tune.Lora())
+    with pytest.raises(ConfigError, match="would be lost"):
+        save(model, tmp_path)
+    with tune.merged(model):
+        save(model, tmp_path)
+    tune.switch(model, None)
+    save(model, tmp_path)
 
 
 def test_while_adapters_are_merged_nothing_is_exchanged():
