@@ -40,12 +40,13 @@ from allformer.core.starts import decay_groups
 from allformer.count import count
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
+from allformer.tune import METHODS
 from tests.loud import make_loud
 from tests.models import PAPER, stack, tokens
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("design.md", "design.zh-CN.md")
-NAMES = ("mixer", "source", "head", "relative", "objective", "family")
+NAMES = ("mixer", "source", "head", "relative", "objective", "method", "family")
 OPEN = [name for name in NAMES if name != "objective"]
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -67,7 +68,7 @@ def run(page: str, name: str) -> SimpleNamespace:
 @pytest.fixture(scope="module")
 def house() -> Iterator[None]:
     """What examples register is forgotten afterwards."""
-    with patch.dict(CLASSES), patch.dict(_MODULES):
+    with patch.dict(CLASSES), patch.dict(_MODULES), patch.dict(METHODS):
         yield
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -711,3 +713,18 @@ def test_tensors_of_another_adapter_are_refused(method, match):
     with pytest.raises(CheckpointError, match=match):
         tune.load_adapter_state(other, "default", tune.adapter_state(one))
     assert same(before, tune.adapter_state(other))
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def test_the_python_of_the_page_on_methods_runs_and_is_the_same_in_both_languages(capsys):
+    docs = Path(__file__).parents[2] / "docs"
+    found = []
+    for page in ("tuning.md", "tuning.zh-CN.md"):
+        text = (docs / page).read_text(encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        found.append(next(code for code in blocks if "tune.trainable(model)" in code))
+    assert found[0] == found[1]
+    exec(compile(found[0], "tuning.md", "exec"), {})
+    assert "all " in capsys.readouterr().out
