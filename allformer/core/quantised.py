@@ -144,7 +144,17 @@ class Quantised(Parts, nn.Module):
     def bare(self, x: Tensor) -> Tensor:
         """The product alone, without the delta."""
         y = self._fast(x) if only_result(x) else None
+        if y is None and x.requires_grad and torch.is_grad_enabled():
+            y = self._remade(x)
         return self.plain(x) if y is None else y
+
+    def _remade(self, x: Tensor) -> Tensor | None:
+        """The product of one who learns beside the matrix: autograd would keep it whole."""
+        if torch.compiler.is_compiling():
+            return None
+        product: Tensor = _Remade.apply(x, self)  # type: ignore[no-untyped-call]
+        bias = self.addend(x.dtype)
+        return product if bias is None else product + bias
 
     def _fast(self, x: Tensor) -> Tensor | None:
         """The product on a CPU without the whole matrix, where there is one."""
@@ -182,6 +192,20 @@ class Quantised(Parts, nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.inputs}, {self.outputs}, bits={self.bits}, group={self.group}"
+
+
+class _Remade(torch.autograd.Function):
+    """x Wᵀ, for whose gradient the matrix is made whole again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Quantised) -> Tensor:
+        ctx.layer = layer
+        return matmul(x, layer.dense(x.dtype), None)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (dy,) = grads
+        return dy @ ctx.layer.dense(dy.dtype), None
 
 
 def _check(packed: Tensor, scale: Tensor, least: Tensor | None, bits: int) -> None:

@@ -17,7 +17,7 @@ from allformer.config import ClassHead, EncoderOnly, Feed
 from allformer.core import layout
 from allformer.core.inputs import Side
 from allformer.core.model import build
-from allformer.core.quantised import Quantised, pack, widened
+from allformer.core.quantised import Quantised, QuantisedApart, pack, widened
 from allformer.core.starts import decay_groups
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
@@ -614,6 +614,54 @@ def test_adapters_stand_beside_layers_in_few_bits(method):
     assert same(run(model), tuned)
     with pytest.raises(ConfigError, match="few bits"):
         tune.apply(quantised(loud(decoder_only())), tune.Full())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_matrix_in_few_bits_is_not_kept_whole_for_the_backward_pass(bits):
+    draw = torch.Generator().manual_seed(0)
+    q = torch.randint(-8, 8, (20, 32), generator=draw)
+    scale, bias = torch.rand(20, 2, generator=draw), torch.randn(20, generator=draw)
+    layer = Quantised(pack(q, bits), scale, bits=bits, bias=bias.requires_grad_())
+    x = torch.randn(3, 5, 32, generator=draw, requires_grad=True)
+    kept: list[int] = []
+
+    def keep(x: Tensor) -> Tensor:
+        kept.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        y = layer(x)
+    assert sum(kept) < 20 * 32
+    wanted = layer.plain(x)
+    torch.testing.assert_close(y, wanted)
+    for one, other in zip(
+        torch.autograd.grad(y.sin().sum(), (x, layer.bias)),
+        torch.autograd.grad(wanted.sin().sum(), (x, layer.bias)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_projections_that_are_held_each_in_its_own_way_have_adapters_too():
+    model = quantised(loud(decoder_only()))
+    for layer in model.decoder.layers:
+        parts = {}
+        for name in "qkv":
+            rows = layer.attention.qkv.rows(name)
+            whole = layer.attention.qkv
+            bias = whole.bias.detach()[rows]
+            part = Quantised(whole.packed[rows], whole.scale[rows], bits=8, bias=bias)
+            parts[name] = part
+        layer.attention.qkv = QuantisedApart(**parts)
+    base = run(model)
+    tune.apply(model, METHODS["dora"], seed=0)
+    close(run(model), base, 1e-8)
+    stir(model)
+    tuned = run(model)
+    tune.merge(model)
+    close(run(model), tuned, 1e-8)
+    tune.unmerge(model)
+    assert same(run(model), tuned)
 
 
 def test_a_layer_made_plain_again_keeps_its_adapter():
