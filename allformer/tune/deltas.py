@@ -81,7 +81,8 @@ def spread(parts: dict[str, Tensor], rows: dict[str, slice], outputs: int) -> Te
     first = next(iter(parts.values()))
     if len(first) == outputs:
         return first
-    ones, pieces, done = first.new_ones(outputs), list[Tensor](), 0
+    ones, done = first.new_ones(outputs), 0
+    pieces: list[Tensor] = []
     for name, place in sorted(rows.items(), key=lambda item: item[1].start):
         pieces += [ones[done : place.start], parts[name]]
         done = place.stop

@@ -147,7 +147,8 @@ class LoraChange(Change):
     def _up(self) -> Tensor:
         """The B's, scaled, each in its part's rows and its rank's columns, N R: one product."""
         ups = {name: pair.scale * pair.b for name, pair in self.pairs.items()}
-        rows, placed = 0, list[Tensor]()
+        rows = 0
+        placed: list[Tensor] = []
         for name, place in self.rows.items():
             if place.start > rows:
                 placed.append(ups[name].new_zeros(place.start - rows, 0))

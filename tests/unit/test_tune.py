@@ -21,6 +21,7 @@ from allformer.core.quantised import Quantised, QuantisedApart, pack, widened
 from allformer.core.starts import decay_groups
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
+from allformer.train.optim.muon import Muon
 from tests.loud import make_loud
 from tests.models import (
     PAPER,
@@ -516,6 +517,24 @@ def check_frozen() -> None:
 
 def test_what_is_frozen_has_no_gradient_and_no_state():
     check_frozen()
+
+
+def test_an_optimiser_of_matrices_is_refused_where_all_are_frozen():
+    model = loud(decoder_only())
+    tune.apply(model, tune.Lora())
+    with pytest.raises(ConfigError, match="none that are trained"):
+        Muon().make(model, 1e-3, capturable=False)
+
+
+@pytest.mark.slow
+def test_a_tuned_model_compiles_whole():
+    model, ids = loud(decoder_only()), tokens(2, 9)
+    tune.apply(model, BOTH, seed=0)
+    stir(model)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids).logits, model(ids).logits)
+    tune.switch(model, None)
+    torch.testing.assert_close(compiled(ids).logits, model(ids).logits)
 
 
 def test_the_share_that_is_trained_is_counted_by_part():

@@ -53,7 +53,7 @@ class Muon(Optim, named="muon"):
         if not found:
             raise ConfigError(
                 "optim.name=muon is for the matrices of layers (Linear inside a Block), and this "
-                "model has none; try adamw"
+                "model has none that are trained; try adamw"
             )
         matrices, rest = [], []
         for group in decay_groups(model, self.weight_decay):
@@ -71,7 +71,8 @@ class Muon(Optim, named="muon"):
 
 
 def hidden_matrices(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """The matrices inside of layers, each with the rows of its parts: `{qkv.weight: (64, 8, 8)}`.
+    """The matrices inside of layers that are trained, each with the rows of its parts:
+    `{qkv.weight: (64, 8, 8)}`.
 
     Embeddings, positions, heads and output matrices are none, nor is what one of them shares.
     """
@@ -83,7 +84,7 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
         for part in block.modules()
         if isinstance(part, Linear)
     }
-    for linear in linears.values():
+    for linear in (x for x in linears.values() if x.weight.requires_grad):
         rows = linear.parts.values() if isinstance(linear, Fused) else (linear.out_features,)
         inside[linear.weight] = tuple(rows)
     for module in model.modules():
