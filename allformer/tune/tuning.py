@@ -194,8 +194,8 @@ def freeze(model: nn.Module, tuning: Tuning) -> None:
     own: set[int] = set()
     for name in tuning.selection.every:
         own |= {id(p) for _, p in tuning.parameters_of(name)}
-        if tuning.adapters[name].in_place:
-            own |= {id(p) for p in model.parameters()}
+        if tuning.adapters[name].in_place:  # what was never trained stays so: stored sinusoids
+            own |= {id(p) for path, p in model.named_parameters() if path in tuning.trained}
     every = list(model.parameters()) + list(tuning.base.values())
     for name in tuning.adapters:
         every += [p for _, p in tuning.parameters_of(name)]

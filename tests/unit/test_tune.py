@@ -594,6 +594,10 @@ def test_full_trains_all_in_place():
     model = loud(encoder_only())
     tune.apply(model, tune.Full())
     assert tune.trainable(model).share == 1
+    ears = loud(SPREAD["sound to classes"])
+    before = {name for name, p in ears.named_parameters() if p.requires_grad}
+    tune.apply(ears, tune.Full())
+    assert before == {name for name, p in ears.named_parameters() if p.requires_grad}
     assert set(tune.adapter_state(model)) == dict(model.named_parameters()).keys()
     for change in (lambda: tune.switch(model, None), lambda: tune.remove(model)):
         with pytest.raises(ConfigError, match="nothing was kept"):
