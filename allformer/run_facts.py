@@ -33,6 +33,7 @@ Rows = Sequence[Mapping[str, Any]]
 USES: dict[str, dict[str, str]] = {
     "seq2seq": {"translate": "allformer translate {run} {text}"},
     "causal-lm": {"generate": "allformer generate {run} {text} --top-p 0.9 --seed 1"},
+    "instruction": {"generate": "allformer generate {run} {text} --chat"},
     "masked-lm": {"fill": "allformer fill {run} {gap}"},
     "span-corruption": {"generate": "allformer generate {run} {text}"},
     "denoising": {"generate": "allformer generate {run} {text}"},

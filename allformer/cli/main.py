@@ -117,6 +117,7 @@ def demo(
     epilog="Examples: `allformer train recipes/multi30k-en-de.yaml --out runs/m30k`; "
     "`allformer train --data corpus/ --source en --target zh --out runs/mine`; "
     "`allformer train recipes/multi30k-en-de.yaml --dry-run`; "
+    "`allformer train recipes/smollm2-zh.yaml --show-batch`; "
     "`allformer train --resume runs/mine`; "
     "`allformer train --resume runs/mine --set train.steps=20000` goes on after its end"
 )
@@ -144,7 +145,13 @@ def train(
         bool,
         typer.Option("--dry-run", help="Print sizes, memory, steps and time; train nothing."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="--dry-run as one JSON object.")] = False,
+    show_batch: Annotated[
+        bool,
+        typer.Option("--show-batch", help="Print what is learnt of the first batch; no training."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="--dry-run and --show-batch as JSON.")
+    ] = False,
     profile: Annotated[
         int, typer.Option(min=0, help="Look at so many steps with torch's profiler.")
     ] = 0,
@@ -179,6 +186,10 @@ def train(
         *([f"data.target={target}"] if target else ()),
     ]
     asked = read_recipe(recipe, overrides) if recipe else make_recipe({}, overrides)
+    if show_batch:
+        from allformer.cli.show_batch import show_batch as show_first
+
+        return show_first(asked, as_json)
     if dry_run:
         from allformer.cli.tables import plan_table
         from allformer.train.dry_run import dry_run as plan

@@ -31,6 +31,8 @@ def example_list(predictions: Predictions) -> str:
 
 def about_examples(predictions: Predictions) -> Pair:
     """What to know when reading them."""
+    if any(row.before is not None for row in predictions.rows):
+        return word("examples.compare")
     judged = any(row.right is not None for row in predictions.rows)
     return word("examples.intro" if judged or not predictions.rows else "examples.open")
 
@@ -49,9 +51,12 @@ def _item(row: Prediction) -> str:
     if row.right is False:
         given, wanted = differences(row.given.strip(), row.wanted.strip())
     lines = _line("examples.input", escape(row.input), "source")
+    if row.before is not None:
+        lines += _line("examples.before", escape(row.before), "reference")
     lines += _line("examples.given", given or f"<i>{spans(word('samples.empty'))}</i>", "output")
     if row.right is not True:
         key = "examples.goes_on" if row.right is None else "examples.wanted"
+        key = key if row.before is None else "examples.answer"
         lines += _line(key, wanted or f"<i>{spans(word('samples.empty'))}</i>", "reference")
     told = [word(verdict)] if verdict else []
     if row.score is not None:

@@ -8,6 +8,10 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
     # --- what was taught ---
     "page.run": ("A trained Transformer", "一个训练好的 Transformer"),
     "title.causal-lm": ("A Transformer learned to write on", "一个 Transformer 学会了续写文本"),
+    "title.instruction": (
+        "A Transformer learned to answer",
+        "一个 Transformer 学会了回答问题",
+    ),
     "title.masked-lm": (
         "A Transformer learned to fill in hidden words",
         "一个 Transformer 学会了填补被遮住的词",
@@ -62,6 +66,12 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
         "many good ways to go on.",
         "以下文本均未用于训练：给出开头，模型续写，再与原文对照。合理的续写不止一种。",
     ),
+    "examples.compare": (
+        "Held-out questions: what the model answered before the training, what it answers now "
+        "(each time the likeliest token), and the answer of the data. There are many good answers.",
+        "以下问题均未用于训练：模型训练前的回答、训练后的回答（每步取概率最大的词元），"
+        "以及数据中的回答。好的回答不止一种。",
+    ),
     "examples.right": (
         "{right} of the {shown} shown here are right. They were picked to tell something, mistakes "
         "first: how often the model is right is what the figures say.",
@@ -72,6 +82,8 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
     "examples.given": ("Model", "模型"),
     "examples.wanted": ("Right", "正确"),
     "examples.goes_on": ("Text", "原文"),
+    "examples.before": ("Before", "训练前"),
+    "examples.answer": ("Data", "数据"),
     "examples.is_right": ("right", "正确"),
     "examples.is_wrong": ("wrong", "错误"),
     "examples.sure": ("{percent} sure", "把握 {percent}"),

@@ -23,6 +23,7 @@ _OTHERS = (  # transformers' arguments that we do not have: never handed to the 
 )  # fmt: skip
 _THOUGHT = ("reasoning_content", "thinking", "reasoning")  # names of one thing in templates
 _MARK = "\ue000continue\ue001 "  # private-use characters, in no message; the space shows a trim
+BEGIN, END = "\ue000answer\ue001", "\ue000answered\ue001"  # around what `generation` holds
 
 
 def apply_template(
@@ -34,9 +35,13 @@ def apply_template(
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template: str | None = None,
+    marked: bool = False,
     **variables: Any,
 ) -> str:
-    """`apply_template("{{ messages[0].content }}", [{"role": "user", "content": "Hi"}])`."""
+    """`apply_template("{{ messages[0].content }}", [{"role": "user", "content": "Hi"}])`.
+
+    `marked` leaves BEGIN and END around what the template says the model wrote (`generation`).
+    """
     refused = [name for name in _OTHERS if name in variables]
     if refused:
         raise ConfigError(
@@ -70,7 +75,8 @@ def apply_template(
     except Exception as error:  # whatever the template's own program does wrong
         said = str(error)[:500]
         raise ConfigError(f"the chat template refuses this conversation: {said}") from error
-    return _open_end(text) if continue_final_message else text
+    text = _open_end(text) if continue_final_message else text
+    return text if marked else text.replace(BEGIN, "").replace(END, "")
 
 
 def _choose(templates: str | Mapping[str, str] | None, asked: str | None, tools: Any) -> str:
@@ -158,14 +164,17 @@ def _compile(template: str) -> Any:
         )
 
     class Generation(Extension):
-        """`{% generation %}` marks what the model wrote, for training; here it is what it holds."""
+        """`{% generation %}` says what the model wrote, for training: that stands between marks."""
 
         tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.Scope(body, lineno=line)
+            begin, end = (
+                jinja2.nodes.Output([jinja2.nodes.TemplateData(mark)]) for mark in (BEGIN, END)
+            )
+            return jinja2.nodes.Scope([begin, *body, end], lineno=line)
 
     class Namespace(jinja2.utils.Namespace):
         """A template's own variables, without a way to Python's insides."""

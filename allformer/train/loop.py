@@ -270,6 +270,8 @@ class Job:
         self.clock = Clock(self.seconds)
         try:
             with interrupts(patient=self.ranks.world > 1) as signals:
+                if not self.step and self.objective.compares:
+                    progress.say(self._validate_and_tell())
                 while self.step < self.steps:
                     self._advance(source)
                     last = self.step == self.steps

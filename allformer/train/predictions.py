@@ -40,6 +40,7 @@ class Prediction:
     given: str
     right: bool | None = None  # None: not a matter of right or wrong
     score: float | None = None  # how sure the model was, 0 … 1
+    before: str | None = None  # what was said before training, where that was kept
 
 
 @dataclass(frozen=True)

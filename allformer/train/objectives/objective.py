@@ -31,6 +31,7 @@ from allformer.train.predictions import Predictions
 from allformer.train.sections.data import PathData
 from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.section import NoOptions, Section
+from allformer.train.shown_batch import ShownRow
 
 E = TypeVar("E")  # the examples of an epoch
 Lengths = npt.NDArray[np.int64]
@@ -56,6 +57,7 @@ class Objective(ABC, Generic[E, B]):
     # The losses that are added up, each a mean over its own labels: BERT's words and pairs.
     terms: tuple[str, ...] = ("nll",)
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
+    compares: ClassVar[bool] = False  # whether it is validated before the first step too
     unit: ClassVar[str] = "tok"  # what a batch's `tokens` are, where a speed is shown
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
     # The ranks that read other batches, for a loss that looks at all of a step; None: nobody else.
@@ -237,6 +239,10 @@ class Objective(ABC, Generic[E, B]):
     ) -> dict[str, float]:
         """Figures of a whole set, which are no sums: F1, exact match, a rank correlation."""
         return {}
+
+    def shown(self, batch: B) -> tuple[ShownRow, ...]:
+        """A batch as text, and which of it is learnt; none: there is nothing to look at."""
+        return ()
 
     def predictions(self, model: Any, examples: E, count: int = 50) -> Predictions | None:
         """What the model says of some of the examples, for the report; None: nothing to show."""

@@ -47,13 +47,13 @@ def open_labelled(
     columns: Mapping[str, Column],
     corpus: Any = None,
     *,
-    by: str = "text",
+    by: str | Callable[[Record], str] = "text",
     validation_columns: Mapping[str, Column] | None = None,
 ) -> Held:
     """The records that a data section names: `open_labelled(data, {"text": "sentence"})`.
 
-    What is held out is chosen by the column `by`. `corpus` takes their place: (train, validation),
-    each a list of dicts by our own names.
+    What is held out is chosen by the column `by`, or by the one that `by` finds in a record.
+    `corpus` takes their place: (train, validation), each a list of dicts by our own names.
     """
     if corpus is not None:
         if not isinstance(corpus, tuple) or len(corpus) != 2:
@@ -88,7 +88,8 @@ def open_labelled(
         return Held(splits.train, splits.validation)
     count = data.hold_out or min(_MOST_HELD_OUT, max(1, splits.train.count() // 20))
     try:
-        return Held(*hold_out(splits.train, count, column=by))
+        column = by if isinstance(by, str) else by(next(iter(splits.train)))
+        return Held(*hold_out(splits.train, count, column=column))
     except DataError as error:
         if str(error).startswith("count="):  # else a record is broken
             raise DataError(f"data.hold_out={count}: {error}") from None

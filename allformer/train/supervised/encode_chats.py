@@ -1,0 +1,73 @@
+"""Conversations as ids, and which of them are answers to learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from allformer.data.conversations import ANSWER, Message, read_conversation
+from allformer.data.records import Record
+from allformer.errors import AllformerError
+from allformer.text.answers import Answers, Written
+from allformer.text.tokenizer import Tokenizer
+
+GOOD, BLANK, BROKEN = range(3)  # `fault` of a row
+
+
+class Row(NamedTuple):
+    """A text with answers to learn, the question of the first of them, and what is wrong."""
+
+    written: Written
+    question: str
+    fault: int
+
+
+@dataclass(frozen=True)
+class EncodeChats:
+    """A row a conversation, or several where the template rewrites history; uncut, as long as they
+    are. `fault` says of a row why nothing can be learnt of it."""
+
+    tokenizer: Tokenizer
+    system: str | None = None  # before conversations that have none
+    skip_bad: bool = False
+
+    def __call__(self, records: list[Record]) -> dict[str, Any]:
+        rows = [row for record in records for row in self._rows(record)]
+        marked = self._answers.encode(row.written for row in rows)
+        return {
+            "ids": [each.ids for each in marked],
+            "learnt": [[int(is_so) for is_so in each.learnt] for each in marked],
+            "question": [row.question for row in rows],
+            "fault": [row.fault for row in rows],
+        }
+
+    def _rows(self, record: Record) -> list[Row]:
+        try:
+            messages, tools = read_conversation(record)
+            if self.system is not None and messages[0]["role"] != "system":
+                messages = [{"role": "system", "content": self.system}, *messages]
+            written = self._answers.write(messages, tools)
+        except AllformerError:
+            if self.skip_bad:
+                return [Row(Written("", []), "", BROKEN)]
+            raise
+        answers = [i for i, message in enumerate(messages) if message["role"] == ANSWER]
+        fault = GOOD if any(_says(messages[i]) for i in answers) else BLANK
+        questions = (_question(messages[:i]) for i in answers)
+        return [Row(text, asked, fault) for text, asked in zip(written, questions, strict=False)]
+
+    @cached_property
+    def _answers(self) -> Answers:
+        return Answers(self.tokenizer)
+
+
+def _says(message: Message) -> bool:
+    """Whether an answer is more than white space; from others a model would learn silence."""
+    return bool(message["content"].strip() or message.get("tool_calls"))
+
+
+def _question(messages: list[Message]) -> str:
+    """What an answer behind these is to."""
+    asked = (m["content"] for m in reversed(messages) if m["role"] == "user")
+    return next(asked, str(messages[-1]["content"]))
