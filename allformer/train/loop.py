@@ -271,7 +271,7 @@ class Job:
         try:
             with interrupts(patient=self.ranks.world > 1) as signals:
                 if not self.step and self.objective.compares:
-                    progress.say(self._validate_and_tell())
+                    progress.say(self._compare())
                 while self.step < self.steps:
                     self._advance(source)
                     last = self.step == self.steps
@@ -395,6 +395,14 @@ class Job:
             row = self._validate()
         best = ", the best so far" if row.get("best") else ""
         return f"step {self.step:,}: {told_figures(row)}{best}"
+
+    def _compare(self) -> str:
+        """Before the first step: what training shall be better than."""
+        told = self._validate_and_tell()
+        if self.ranks.world == 1:  # else nobody has a model that can be asked
+            with self.clock.paused():
+                self.objective.compare(self.model)
+        return told
 
     def _averaged(self) -> AbstractContextManager[None]:
         """The moving average in the model's place, if the recipe asks for one."""

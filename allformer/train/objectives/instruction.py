@@ -90,7 +90,6 @@ class Instruction(SaysWords, Objective[Table, AnswerBatch]):
         self.records = Held((), ())
         self._tables: dict[str, Table] = {}
         self._tokenizer: Tokenizer | None = None
-        self._model: Any = None
         self._before: list[str] | None = None
 
     # --- data -----------------------------------------------------------------------------------
@@ -262,16 +261,8 @@ class Instruction(SaysWords, Objective[Table, AnswerBatch]):
 
     # --- before and after ------------------------------------------------------------------------
 
-    def meet(self, model: Any, captures: bool) -> None:
-        """The model whose answers of before are kept."""
-        self._model = model
-
-    def at(self, step: int) -> None:
-        """Before the first step the model answers some held-out questions, for the report."""
-        model, self._model = self._model, None
-        alone = not (torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1)
-        if step > 1 or model is None or not alone:
-            return
+    def compare(self, model: Any) -> None:
+        """The model answers some held-out questions, for the report."""
         self._before = replies(model, self.pieces, self.samples(model), self.ends)
 
     def samples(self, model: Any) -> Samples:

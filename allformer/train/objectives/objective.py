@@ -57,7 +57,7 @@ class Objective(ABC, Generic[E, B]):
     # The losses that are added up, each a mean over its own labels: BERT's words and pairs.
     terms: tuple[str, ...] = ("nll",)
     perplexity: ClassVar[bool] = True  # whether exp of the first term says something
-    compares: ClassVar[bool] = False  # whether it is validated before the first step too
+    compares: ClassVar[bool] = False  # with what was before training: it is validated then too
     unit: ClassVar[str] = "tok"  # what a batch's `tokens` are, where a speed is shown
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
     # The ranks that read other batches, for a loss that looks at all of a step; None: nobody else.
@@ -192,6 +192,10 @@ class Objective(ABC, Generic[E, B]):
     def meet(self, model: Any, captures: bool) -> None:
         """The model that a step trains is there, on its device: what learns beside it is made here,
         such as an opponent (`train.opponent`). `captures`: the step may become part of a graph."""
+
+    def compare(self, model: Any) -> None:
+        """Keep what the model says before its first step, for `predictions` at the end; called of
+        one that `compares`. In `state`, it is there after a resume too."""
 
     def stepped(self, rate: Tensor | float) -> None:
         """The gradients of all micro-batches of a step are in, and the weights have followed them.

@@ -15,7 +15,7 @@ from allformer.data.table import Table
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.supervised.supervised import judging
 
-ROWS = 8  # more would take long, and nobody reads them
+ROWS = 6  # more would take long, and nobody reads them
 NEW = 96  # tokens of an answer
 
 
@@ -25,22 +25,25 @@ class Samples(NamedTuple):
     rows: list[int]
     prompts: list[list[int]]
     answers: list[list[int]]
+    most: int = NEW  # tokens that an answer may have
 
 
 def first_answers(table: Table, longest: int | None, count: int = ROWS) -> Samples:
-    """Some from all over a table (`ids`, `learnt`), if a model of `longest` positions has room."""
-    found: list[tuple[int, list[int], list[int]]] = []
+    """Some from all over a table (`ids`, `learnt`); of the `longest` positions that a model may
+    have, an answer has half at least."""
+    found: list[tuple[Any, ...]] = []
     for row in range(len(table)):
         ids, learnt = table["ids"][row], table["learnt"][row]
         begin = int(np.argmax(learnt))
-        if longest is not None and begin + NEW > longest:
+        if longest is not None and begin > longest // 2:
             continue
         rest = np.flatnonzero(learnt[begin:] == 0)
         end = begin + int(rest[0]) if len(rest) else len(ids)
         found.append((row, ids[:begin].tolist(), ids[begin:end].tolist()))
     chosen = np.unique(np.linspace(0, len(found) - 1, min(count, len(found))).astype(int))
-    rows = [found[i] for i in chosen]
-    return Samples([r for r, _, _ in rows], [p for _, p, _ in rows], [a for _, _, a in rows])
+    rows, prompts, answers = ([found[i][part] for i in chosen] for part in range(3))
+    room = NEW if longest is None else longest - max(map(len, prompts), default=0)
+    return Samples(rows, prompts, answers, min(NEW, room))
 
 
 def replies(model: Any, tokenizer: Tokenizer, samples: Samples, ends: Sequence[int]) -> list[str]:
@@ -58,7 +61,7 @@ def replies(model: Any, tokenizer: Tokenizer, samples: Samples, ends: Sequence[i
         said = model.generate(
             ids.to(model.device),
             attention_mask=keep.to(model.device),
-            max_new_tokens=NEW,
+            max_new_tokens=samples.most,
             do_sample=False,
             eos_token_id=list(ends) or None,
             pad_token_id=fill,
