@@ -76,25 +76,26 @@ class Answers:
     def encode(self, written: Iterable[Written]) -> list[Marked]:
         """Each as ids; what stands behind the last answer is left out, as nothing is learnt of it.
 
-        A token is learnt if it begins inside an answer.
+        A token is learnt if it has a character of an answer, as transformers has it: one that joins
+        a space of the question to a word of the answer is the word.
         """
         written = list(written)
         parts = [part for each in written for part in each.text.split(_CUT)]
         encodings: Iterator[Any] = iter(
-            self._plain._inner.encode_batch(parts, add_special_tokens=False)
+            self.tokenizer._inner.encode_batch(parts, add_special_tokens=False)
         )
         found = []
         for text, spans in written:
-            ids, begins, at = list[int](), [np.zeros(0, np.int64)], 0
+            ids, places, at = list[int](), [np.zeros((0, 2), np.int64)], 0
             for part in text.split(_CUT):
                 encoding = next(encodings)
                 ids += encoding.ids
-                begins.append(at + np.array(encoding.offsets, np.int64).reshape(-1, 2)[:, 0])
+                places.append(at + np.array(encoding.offsets, np.int64).reshape(-1, 2))
                 at += len(part) + len(_CUT)
-            places = np.concatenate(begins)
+            begins, ends = np.concatenate(places).T
             learnt = np.zeros(len(ids), bool)
             for first, last in spans:
-                learnt |= (places >= first) & (places < last)
+                learnt |= (ends > first) & (begins < last)
             end = int(np.flatnonzero(learnt)[-1]) + 1 if learnt.any() else 0
             found.append(Marked(ids[:end], learnt[:end].tolist()))
         return found
@@ -126,17 +127,11 @@ class Answers:
         return {**message, "content": content}
 
     @cached_property
-    def _plain(self) -> Tokenizer:
-        # Nothing around a text; and so no step (ByteLevel's) that moves a token's begin past its
-        # white space, for which a line break before an answer would count as part of it.
-        return self.tokenizer.with_specials()
-
-    @cached_property
     def specials(self) -> dict[str, int]:
         """The special tokens, by their text: `{"<|im_end|>": 2, …}`."""
         tokenizer = self.tokenizer
         named = zip(tokenizer.settings.names.values(), tokenizer.special_ids.values(), strict=True)
-        added: dict[int, Any] = self._plain._inner.get_added_tokens_decoder()  # type: ignore[union-attr]
+        added: dict[int, Any] = tokenizer._inner.get_added_tokens_decoder()  # type: ignore[union-attr]
         return {**dict(named), **{x.content: i for i, x in added.items() if x.special}}
 
     @cached_property

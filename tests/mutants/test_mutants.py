@@ -28,6 +28,7 @@ from tests.mutants import (
     hearing,
     images,
     lean,
+    instructions,
     linear,
     listening,
     longformer,
@@ -80,6 +81,7 @@ ROOMS = (
     lean,
     quantised,
     tuning,
+    instructions,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

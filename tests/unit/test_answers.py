@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
 import pytest
 
 from allformer.errors import ConfigError, DataError
 from allformer.text.answers import Answers
 from allformer.text.chat_default import DEFAULT, with_chat
 from allformer.text.load import load_tokenizer
-from allformer.text.tokenizer import train_tokenizer
+from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from tests.chats import CHATML, CHATS, END, FORGETS, GENERATION, TEXTS, answers_by_hand
 from tests.chats import chat_tokenizer as tokenizer_of
 
@@ -47,30 +50,42 @@ def test_what_is_learnt_reads_as_the_answers():
     check_texts()
 
 
-def test_transformers_marks_the_same_tokens(tmp_path):
+def check_transformers():
+    """transformers' own marks, where headings end with a line break or with a space."""
     transformers = pytest.importorskip("transformers")
-    tokenizer_of(GENERATION).save(tmp_path)
-    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
-    for messages in CHATS:
-        want = theirs.apply_chat_template(
-            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-        )
-        [found] = marked(GENERATION, messages)
-        size = len(found.ids)
-        assert found.ids == want["input_ids"][:size]
-        assert list(map(int, found.learnt)) == want["assistant_masks"][:size]
-        assert not any(want["assistant_masks"][size:])
+    for template in (GENERATION, GENERATION.replace("'\n' }}{% if", "': ' }}{% if")):
+        with TemporaryDirectory() as folder:
+            tokenizer_of(template).save(folder)
+            theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        for messages in CHATS:
+            want = theirs.apply_chat_template(
+                messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+            )
+            [found] = marked(template, messages)
+            size = len(found.ids)
+            assert found.ids == want["input_ids"][:size]
+            assert list(map(int, found.learnt)) == want["assistant_masks"][:size]
+            assert not any(want["assistant_masks"][size:])
 
 
-def test_a_template_that_rewrites_history_gives_each_answer_its_own_text():
-    tokenizer = tokenizer_of(FORGETS)
-    rows = marked(FORGETS, CHATS[1])
+def test_transformers_marks_the_same_tokens():
+    check_transformers()
+
+
+def check_history(template=FORGETS):
+    """Three answers, three texts: each with the thoughts that only the last has."""
+    tokenizer = tokenizer_of(template)
+    rows = marked(template, CHATS[1])
     assert len(rows) == 3
     for row, answer in zip(rows, CHATS[1][2::2], strict=True):
         learnt = [i for i, is_so in zip(row.ids, row.learnt, strict=True) if is_so]
         said = tokenizer.decode(learnt, skip_special_tokens=False)
         assert said == f"<think></think>{answer['content']}{END}"
         assert tokenizer.decode(row.ids, False).count("<think>") == 1
+
+
+def test_a_template_that_rewrites_history_gives_each_answer_its_own_text():
+    check_history()
 
 
 def check_commands():
@@ -155,10 +170,6 @@ def test_a_template_that_hides_where_answers_begin_is_refused():
 
 
 def test_a_tokeniser_that_cannot_end_an_answer_needs_a_template():
-    from dataclasses import replace
-
-    from allformer.text.tokenizer import Tokenizer
-
     trained = train_tokenizer(TEXTS, "byte-bpe", 300)
     bare = Tokenizer(trained._copy(), replace(trained.settings, names={"unk": "<unk>"}))
     with pytest.raises(ConfigError, match="neither a chat template nor an end of text"):

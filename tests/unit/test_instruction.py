@@ -121,7 +121,7 @@ def test_a_framed_batch_has_the_same_labels_and_the_same_loss():
 
 def check_apart():
     """A batch of conversations weighs what they weigh alone, and moves the weights alike."""
-    objective = opened(messages([*CHATS, CHATS[0][::1], CHATS[1][1:3]]))
+    objective = opened(messages([CHATS[0], CHATS[1][1:3], CHATS[1][5:]]))
     model, table = model_of(objective), objective.examples(0)
     parts, together = [], np.arange(len(table))
     for index in (*([i] for i in together), together):
@@ -185,10 +185,15 @@ def test_what_is_too_long_blank_or_broken_is_left_out_and_said():
     assert len(cut.examples(0)) == 4
 
 
-def test_a_long_question_leaves_nothing_to_learn_even_where_it_is_cut():
+def check_cut():
+    """A long question leaves nothing to learn, even where it is cut."""
     long = {"instruction": "word " * 200, "output": "Yes."}
     with pytest.raises(DataError, match=r"nothing is left of the training data; .*data.max_length"):
         opened([long], questions(1), data={"truncate": True})
+
+
+def test_a_question_that_fills_all_is_left_out():
+    check_cut()
 
 
 def test_broken_records_are_named_by_file_and_line(tmp_path):
@@ -330,8 +335,13 @@ def test_the_recipes_are_read(name):
     assert read_recipe(f"recipes/{name}.yaml").objective == "instruction"
 
 
-def test_the_end_of_a_turn_ends_what_a_run_writes():
+def check_generation():
+    """The end of a turn ends what a run writes, though the tokeniser's end of text is another."""
     objective = opened(messages(CHATS))
     end = objective.pieces.token_to_id(END)
     tree = objective.config(Vocabulary.of(objective.pieces))
     assert objective.generation(tree)["eos_token_id"] == end
+
+
+def test_the_end_of_a_turn_ends_what_a_run_writes():
+    check_generation()
