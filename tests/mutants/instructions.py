@@ -42,7 +42,7 @@ MUTANTS: list[Mutant] = [
         f"{ANSWERS}.encode", "(ends > first)", "(ends >= first)", "answers by hand"),
     bug("what people type is a command", "a message ends a turn", f"{ANSWERS}._literal",
         "if self._commands is not None:", "if False:", "commands in messages"),
-    bug("labels not shifted", "says what it has just read", f"{TAUGHT}.collate",
+    bug("labels of answers not shifted", "says what it has just read", f"{TAUGHT}.collate",
         "ids.ids[at[count] + 1]", "ids.ids[at[count]]", "labels of answers"),
     bug("places of answers not shifted", "the first token of an answer is not learnt",
         f"{TAUGHT}.collate", "learnt.starts[row] + place + 1", "learnt.starts[row] + place",
