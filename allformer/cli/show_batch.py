@@ -40,11 +40,12 @@ def print_rows(rows: Sequence[ShownRow], console: Console) -> None:
             signed = f"{OPEN}{part}{CLOSE}" if learnt and not colour else part
             text.append(signed, style=(LEARNT if learnt else READ) if colour else None)
         console.print(Text(head, style="bold cyan" if colour else ""), soft_wrap=True)
-        console.print(text, soft_wrap=not colour, end="\n\n")
+        console.print(text, soft_wrap=True, end="\n\n")
     total, count = sum(len(row.ids) for row in rows), sum(sum(row.learnt) for row in rows)
     how = "in green" if colour else f"between {OPEN} and {CLOSE}"
+    shown = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
     console.print(
-        f"{len(rows)} rows, {total:,} tokens; {count:,} are learnt ({count / total:.0%}), {how}; "
+        f"{shown}, {total:,} tokens; {count:,} are learnt ({count / total:.0%}), {how}; "
         f"no row sees another",
         highlight=False,
         soft_wrap=True,

@@ -29,9 +29,18 @@ def example_list(predictions: Predictions) -> str:
     return html + folded(rows, _items)
 
 
+def title_of(predictions: Predictions) -> str:
+    """The section's heading, as a key of `words`."""
+    return "examples.compared" if _compares(predictions) else "examples.title"
+
+
+def _compares(predictions: Predictions) -> bool:
+    return any(row.before is not None for row in predictions.rows)
+
+
 def about_examples(predictions: Predictions) -> Pair:
     """What to know when reading them."""
-    if any(row.before is not None for row in predictions.rows):
+    if _compares(predictions):
         return word("examples.compare")
     judged = any(row.right is not None for row in predictions.rows)
     return word("examples.intro" if judged or not predictions.rows else "examples.open")
@@ -50,13 +59,12 @@ def _item(row: Prediction) -> str:
     }[row.right]
     if row.right is False:
         given, wanted = differences(row.given.strip(), row.wanted.strip())
-    lines = _line("examples.input", escape(row.input), "source")
     if row.before is not None:
-        lines += _line("examples.before", escape(row.before), "reference")
+        return _compared(row)
+    lines = _line("examples.input", escape(row.input), "source")
     lines += _line("examples.given", given or f"<i>{spans(word('samples.empty'))}</i>", "output")
     if row.right is not True:
         key = "examples.goes_on" if row.right is None else "examples.wanted"
-        key = key if row.before is None else "examples.answer"
         lines += _line(key, wanted or f"<i>{spans(word('samples.empty'))}</i>", "reference")
     told = [word(verdict)] if verdict else []
     if row.score is not None:
@@ -64,6 +72,21 @@ def _item(row: Prediction) -> str:
     return (
         f'<li class="{css}"><span class="sign" aria-hidden="true">{sign}</span><dl>{lines}</dl>'
         f'<span class="verdict">{spans(joined(*told, by=" · "))}</span></li>'
+    )
+
+
+def _compared(row: Prediction) -> str:
+    """What was said before and after training, side by side, and what the data says."""
+    texts = {"before": row.before or "", "after": row.given, "answer": row.wanted}
+    empty = f"<i>{spans(word('samples.empty'))}</i>"
+    sides = "".join(
+        f"<div>{_line(f'examples.{name}', escape(text) or empty, 'answer')}</div>"
+        for name, text in texts.items()
+    )
+    asked = _line("examples.input", escape(row.input), "source")
+    return (
+        f'<li class="open"><span class="sign" aria-hidden="true">·</span><div><dl>{asked}</dl>'
+        f'<dl class="sides">{sides}</dl></div></li>'
     )
 
 

@@ -154,7 +154,7 @@ def _samples(
         title = "samples.title"
         told, shown, mistakes = word("samples.intro"), sample_list(samples), ""
     else:
-        title = "examples.title"
+        title = examples.title_of(predictions)
         told, shown = examples.about_examples(predictions), examples.example_list(predictions)
         if predictions.pictures:
             told, shown = about_pictures(predictions), picture_list(predictions)

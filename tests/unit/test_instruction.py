@@ -21,7 +21,7 @@ from allformer.cli.show_batch import print_rows
 from allformer.core.loss import IGNORE
 from allformer.core.model import build
 from allformer.errors import ConfigError, DataError
-from allformer.explain.examples import about_examples, example_list
+from allformer.explain.examples import about_examples, example_list, title_of
 from allformer.text.load import load_tokenizer
 from allformer.train.first_batch import first_batch
 from allformer.train.loop import train
@@ -273,7 +273,8 @@ def test_a_run_learns_to_answer_and_to_stop_and_goes_on_as_if_nothing_had_happen
     assert [row.wanted for row in shown.rows] == [q["output"] for q in data[1]]
     assert all(row.before not in (None, row.wanted) for row in shown.rows)
     page = example_list(shown)
-    assert page.count("Before") == len(shown.rows)
+    assert page.count('class="sides"') == page.count("Before") == len(shown.rows)
+    assert title_of(shown) == "examples.compared"
     assert "before the training" in about_examples(shown)[0]
     half = tmp_path / "b"
     train(recipe(steps=60, save_every=60, validate_every=60, average=1), half, corpus=data,

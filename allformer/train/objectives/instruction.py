@@ -127,7 +127,7 @@ class Instruction(SaysWords, Objective[Table, AnswerBatch]):
         """Both splits as ids; what is cut or left out is said."""
         self._tokenizer = tokenizer
         if tokenizer.settings.chat_template == DEFAULT:
-            say("chat template: the model has none; conversations are written in the default one")
+            say("chat template: the default one, as the model came without")
         for name, records in zip(("training", "validation"), self.records, strict=True):
             self._tables[name] = self._fitting(self._table(records, name), name, say)
         if not self.ends:
