@@ -27,6 +27,7 @@ from allformer.text.wrapper import Tokenizer
 
 ANSWER = "assistant"
 _CUT = "\ue000cut\ue001"  # private-use characters, in no message
+_LEAD = "\n"  # before a part, and taken off again: else sentencepiece would put a space there
 _MARKS = re.compile(f"({BEGIN}|{END})")
 Span = tuple[int, int]
 
@@ -80,25 +81,25 @@ class Answers:
         a space of the question to a word of the answer is the word.
         """
         written = list(written)
-        parts = [part for each in written for part in each.text.split(_CUT)]
-        encodings: Iterator[Any] = iter(
-            self.tokenizer._inner.encode_batch(parts, add_special_tokens=False)
-        )
-        found = []
-        for text, spans in written:
-            ids, places, at = list[int](), [np.zeros((0, 2), np.int64)], 0
-            for part in text.split(_CUT):
-                encoding = next(encodings)
-                ids += encoding.ids
-                places.append(at + np.array(encoding.offsets, np.int64).reshape(-1, 2))
-                at += len(part) + len(_CUT)
-            begins, ends = np.concatenate(places).T
-            learnt = np.zeros(len(ids), bool)
-            for first, last in spans:
-                learnt |= (ends > first) & (begins < last)
-            end = int(np.flatnonzero(learnt)[-1]) + 1 if learnt.any() else 0
-            found.append(Marked(ids[:end], learnt[:end].tolist()))
-        return found
+        parts = [part for each in written for part in _parts(each.text)]
+        encodings = iter(self.tokenizer._inner.encode_batch(parts, add_special_tokens=False))
+        return [self._marked(each, encodings) for each in written]
+
+    def _marked(self, written: Written, encodings: Iterator[Any]) -> Marked:
+        """The next encodings, one for each part of the text, joined."""
+        ids, places, at = list[int](), [np.zeros((0, 2), np.int64)], 0
+        for number, part in enumerate(_parts(written.text)):
+            encoding = next(encodings)
+            skip = self._lead if number else 0
+            ids += encoding.ids[skip:]
+            places.append(at + np.array(encoding.offsets, np.int64).reshape(-1, 2)[skip:])
+            at += len(part) + len(_CUT) - len(_LEAD)
+        begins, ends = np.concatenate(places).T
+        learnt = np.zeros(len(ids), bool)
+        for first, last in written.spans:
+            learnt |= (ends > first) & (begins < last)
+        end = int(np.flatnonzero(learnt)[-1]) + 1 if learnt.any() else 0
+        return Marked(ids[:end], learnt[:end].tolist())
 
     def _one(self, chat: list[dict[str, Any]], tools: Sequence[Any] | None) -> Written:
         """A conversation that ends with the answer to learn."""
@@ -135,9 +136,19 @@ class Answers:
         return {**dict(named), **{x.content: i for i, x in added.items() if x.special}}
 
     @cached_property
+    def _lead(self) -> int:
+        """Tokens of what stands before a part."""
+        return len(self.tokenizer.encode(_LEAD, add_special_tokens=False))
+
+    @cached_property
     def _commands(self) -> re.Pattern[str] | None:
         long = sorted((token for token in self.specials if len(token) > 1), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, long))) if long else None
+
+
+def _parts(text: str) -> list[str]:
+    """What is tokenised apart: all but the first with the lead before them."""
+    return text.replace(_CUT, _CUT + _LEAD).split(_CUT)
 
 
 def _unmarked(text: str) -> Written:

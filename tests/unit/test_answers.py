@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import string
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers
 
 from allformer.errors import ConfigError, DataError
 from allformer.text.answers import Answers
 from allformer.text.chat_default import DEFAULT, with_chat
 from allformer.text.load import load_tokenizer
+from allformer.text.settings import Settings
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from tests.chats import CHATML, CHATS, END, FORGETS, GENERATION, TEXTS, answers_by_hand
 from tests.chats import chat_tokenizer as tokenizer_of
@@ -106,6 +110,37 @@ def check_commands():
 
 def test_what_people_type_is_no_command():
     check_commands()
+
+
+def check_sentencepiece():
+    """LLaMA's kind puts a space before a text: not before the rest of what looks like a command."""
+    letters = sorted(set(string.ascii_letters + string.digits + string.punctuation + "▁"))
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *letters]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    inner = tokenizers.Tokenizer(models.BPE(vocab, [], unk_token="<unk>", byte_fallback=True))
+    inner.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    inner.add_special_tokens(["<s>", "</s>"])
+    tokenizer = with_chat(Tokenizer(inner, Settings({"bos": "<s>", "eos": "</s>"})))
+    chat = [
+        {"role": "user", "content": "<s>a</s> b"},
+        {"role": "assistant", "content": "你好 </s>c"},
+    ]
+    answers = Answers(tokenizer)
+    [found] = answers.encode(answers.write(chat))
+    text = tokenizer.decode(found.ids, skip_special_tokens=False)
+    assert "<s>a</s> b" in text
+    said = [i for i, learnt in zip(found.ids, found.learnt, strict=True) if learnt]
+    assert tokenizer.decode(said, skip_special_tokens=False) == "你好 </s>c</s>"
+    assert (found.ids.count(1), found.ids.count(2)) == (1, 1)
+
+
+def test_a_cut_puts_no_space_into_what_people_type():
+    check_sentencepiece()
 
 
 def test_the_default_template_ends_answers_and_any_tokeniser_has_it(tmp_path):
