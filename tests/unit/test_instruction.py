@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.testing
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -23,12 +24,14 @@ from allformer.core.model import build
 from allformer.errors import ConfigError, DataError
 from allformer.explain.examples import about_examples, example_list, title_of
 from allformer.text.load import load_tokenizer
+from allformer.train.batch import tensors, uncounted
 from allformer.train.first_batch import first_batch
 from allformer.train.loop import train
 from allformer.train.objectives.instruction import Instruction
 from allformer.train.predictions import Predictions
 from allformer.train.recipe import make_recipe, read_recipe
 from allformer.train.sections.vocabulary import Vocabulary
+from allformer.train.stream import Place, micro_batches
 from tests.chats import CHATML, CHATS, END, FORGETS, answers_by_hand, chat_tokenizer
 from tests.tiny import make
 
@@ -117,6 +120,25 @@ def test_a_framed_batch_has_the_same_labels_and_the_same_loss():
     assert framed.labels[framed.labels != IGNORE].tolist() == plain.labels.tolist()
     for one, other in zip(objective.loss(model, plain), objective.loss(model, framed), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.slow
+def test_two_framed_batches_share_one_graph():
+    objective = opened(questions(40))
+    model = model_of(objective)
+    items = micro_batches(objective, objective.recipe.train, objective.frame(), Place())
+    batches = [next(items)[0] for _ in range(3)]
+    items.close()
+    assert len({tuple(x.shape for x in tensors(batch)) for batch in batches}) == 1
+    torch._dynamo.reset()
+    graphs = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(
+        lambda batch: objective.loss(model, batch), backend=graphs, fullgraph=True, dynamic=False
+    )
+    for batch in batches:
+        loss, _ = compiled(uncounted(batch))
+        torch.testing.assert_close(loss, objective.loss(model, batch)[0])
+    assert graphs.frame_count == 1
 
 
 def check_apart():
