@@ -15,6 +15,7 @@ DEFAULT = (
     "{{ eos_token if message['role'] == 'assistant' else '' }}\n\n"
     "{% endfor %}{% if add_generation_prompt %}### Assistant:\n{% endif %}"
 )
+HEADINGS = ("### System:\n", "### User:\n", "### Assistant:\n", "### Tool:\n")  # all that it says
 
 
 def with_chat(tokenizer: Tokenizer, template: str | None = None) -> Tokenizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 
@@ -29,9 +30,10 @@ from allformer.train.first_batch import first_batch
 from allformer.train.loop import train
 from allformer.train.objectives.instruction import Instruction
 from allformer.train.predictions import Predictions
-from allformer.train.recipe import make_recipe, read_recipe
+from allformer.train.recipe import TokenizerRecipe, make_recipe, read_recipe
 from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.stream import Place, micro_batches
+from allformer.train.tokenizing import make_tokenizer
 from tests.chats import CHATML, CHATS, END, FORGETS, answers_by_hand, chat_tokenizer
 from tests.tiny import make
 
@@ -245,6 +247,16 @@ def test_a_system_message_is_put_where_there_is_none():
     texts = [objective.pieces.decode(ids[i], False) for i in range(2)]
     assert texts[0].startswith("<|im_start|>system\nBe brief.<|im_end|>\n")
     assert "Be brief." not in texts[1]  # it has its own
+
+
+def test_a_tokeniser_trained_on_conversations_knows_the_letters_of_the_template():
+    asked = replace(recipe(), tokenizer=TokenizerRecipe("characters", 200))
+    objective = Instruction(asked)
+    objective.open((questions(5), questions(5)))
+    objective.encode(make_tokenizer(objective, lambda line: None), lambda line: None)
+    ids = objective.examples(0)["ids"]
+    assert objective.pieces.unk_id not in ids.flat()
+    assert objective.pieces.decode(ids[0], False).startswith("<s>### User:\n0: after red?")
 
 
 def test_history_that_is_rewritten_makes_a_row_of_every_answer():

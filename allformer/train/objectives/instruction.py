@@ -34,7 +34,7 @@ from allformer.data.records import Record
 from allformer.data.table import Table, build_table
 from allformer.errors import ConfigError, DataError
 from allformer.text.answers import Answers
-from allformer.text.chat_default import DEFAULT, with_chat
+from allformer.text.chat_default import DEFAULT, HEADINGS, with_chat
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame, lay_rows
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
@@ -99,12 +99,14 @@ class Instruction(SaysWords, Objective[Table, AnswerBatch]):
         self.records = open_labelled(self.recipe.data, {}, corpus, by=shape_of)
 
     def texts(self) -> Iterable[str]:
-        """All that anybody says."""
+        """All that anybody says, and the headings of the default template, whose letters may be in
+        none of it."""
 
         def read(record: Record) -> list[str]:
             return [message["content"] for message in read_conversation(record).messages]
 
-        return chain.from_iterable(read_each(self.records.train, read))
+        said = chain.from_iterable(read_each(self.records.train, read))
+        return chain(HEADINGS, said)
 
     def fingerprint(self) -> str:
         """Of the training records."""
