@@ -56,7 +56,7 @@ MUTANTS: list[Mutant] = [
         "one = lay_rows(np.array([laid.real])); laid = laid._replace(layout=one.layout)",
         "conversations apart"),
     bug("a question cut before its answer is kept", "rows that teach nothing", f"{TAUGHT}._fitting",
-        '_first_places(table["learnt"]) < cut', "cut > 0", "cut conversations"),
+        '_first_places(table["learnt"]) < longest', "longest > 0", "cut conversations"),
     bug("answers end where texts end", "a chat model does not stop", f"{TAUGHT}.generation",
         "else ends) if ends else tokens.eos_id", "else ends) if False else tokens.eos_id",
         "end of a turn"),

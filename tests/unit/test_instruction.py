@@ -202,7 +202,9 @@ def test_what_is_too_long_blank_or_broken_is_left_out_and_said():
     assert len(objective.examples(0)) == 3
     assert lines[0].startswith("training: 3 conversations, ")
     assert "1 longer than data.max_length=128 (the longest has" in lines[0]
-    assert "1 without a word in the answers: left out; 1 broken: left out" in lines[0]
+    assert (
+        "1 without a word in the answers: left out; 1 broken: left out (the first: no c" in lines[0]
+    )
     assert lines[1].startswith("validation: 2 conversations, ")
     cut = opened(records, questions(2), data={**data, "truncate": True})
     assert cut.examples(0)["ids"].lengths.tolist()[-1] == 128

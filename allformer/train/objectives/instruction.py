@@ -151,18 +151,19 @@ class Instruction(SaysWords, Objective[Table, AnswerBatch]):
     def _fitting(self, table: Table, name: str, say: Say) -> Table:
         """The conversations of which something can be learnt within `longest` tokens."""
         ids, fault, longest = table["ids"], np.asarray(table["fault"]), self.longest
-        good, long = fault == GOOD, ids.lengths > longest
-        cut = longest if self.recipe.data.truncate else 0
-        short = good & (~long | (_first_places(table["learnt"]) < cut))
-        limit = (
-            "data.max_length" if longest == self.recipe.data.max_length else "train.batch_tokens"
-        )
+        data, good, long = self.recipe.data, fault == GOOD, ids.lengths > longest
+        short = good & ~long
+        if data.truncate:
+            short |= good & (_first_places(table["learnt"]) < longest)
+        limit = "data.max_length" if longest == data.max_length else "train.batch_tokens"
         said = f"longer than {limit}={longest} (the longest has {ids.lengths.max():,})"
+        broken = np.flatnonzero(fault == BROKEN)
+        first = table["question"][broken[0]] if len(broken) else ""
         counts = {
             f"{said}: cut": int((short & long).sum()),
             f"{said}: left out": int((good & ~short).sum()),
             "without a word in the answers: left out": int((fault == BLANK).sum()),
-            "broken: left out": int((fault == BROKEN).sum()),
+            f"broken: left out (the first: {first})": len(broken),
         }
         kept = table.take(np.flatnonzero(short))
         lengths = np.minimum(kept["ids"].lengths, longest)

@@ -16,10 +16,10 @@ GOOD, BLANK, BROKEN = range(3)  # `fault` of a row
 
 
 class Row(NamedTuple):
-    """A text with answers to learn, the question of the first of them, and what is wrong."""
+    """A text with answers to learn, and the question of the first of them."""
 
     written: Written
-    question: str
+    question: str  # of a broken one what is wrong
     fault: int
 
 
@@ -48,9 +48,9 @@ class EncodeChats:
             if self.system is not None and messages[0]["role"] != "system":
                 messages = [{"role": "system", "content": self.system}, *messages]
             written = self._answers.write(messages, tools)
-        except AllformerError:
+        except AllformerError as error:
             if self.skip_bad:
-                return [Row(Written("", []), "", BROKEN)]
+                return [Row(Written("", []), str(error), BROKEN)]
             raise
         answers = [i for i, message in enumerate(messages) if message["role"] == ANSWER]
         fault = GOOD if any(_says(messages[i]) for i in answers) else BLANK
