@@ -128,6 +128,18 @@ def test_norm_and_residual_are_the_plain_ones(dtype, kind, dropout, both):
         close(a, b, dtype)
 
 
+@kernels
+def test_a_frozen_product_keeps_neither_its_input_nor_a_copy_of_its_weight():
+    x, weight = random(5, 16, dtype=torch.bfloat16).requires_grad_(), random(7, 16)
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        out = linear(x, weight, None)
+    assert all(t is weight for t in kept)
+    grad = torch.randn_like(out)
+    (dx,) = torch.autograd.grad(out, x, grad)
+    close(dx, grad.double() @ weight.bfloat16().double(), torch.bfloat16)
+
+
 # --- feed-forward ---------------------------------------------------------------------------------
 
 

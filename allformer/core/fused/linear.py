@@ -28,8 +28,10 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         half = weight.to(x.dtype)
-        of_x, of_weight, _ = ctx.needs_input_grad  # a frozen weight wants no input kept
-        ctx.save_for_backward(x if of_weight else None, half if of_x else None)
+        # A frozen weight wants no input kept, and is there anyway: no copy of it is.
+        of_x, of_weight, _ = ctx.needs_input_grad
+        again = half if of_weight else weight
+        ctx.save_for_backward(x if of_weight else None, again if of_x else None)
         return F.linear(x, half, None if bias is None else bias.to(x.dtype))
 
     @staticmethod
@@ -37,9 +39,9 @@ class _Linear(torch.autograd.Function):
         from allformer.core.fused.gpu.columns import column_sums
 
         (dy,) = grads
-        x, half = ctx.saved_tensors
+        x, again = ctx.saved_tensors
         dy = dy.contiguous()
-        dx = dy @ half if ctx.needs_input_grad[0] else None
+        dx = dy @ again.to(dy.dtype) if ctx.needs_input_grad[0] else None
         dw = outer(dy, x) if ctx.needs_input_grad[1] else None
         return dx, dw, column_sums(dy) if ctx.needs_input_grad[2] else None
 
