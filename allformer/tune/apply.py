@@ -26,6 +26,7 @@ from allformer.tune.tuning import Adapter, Tuning, freeze, must_be_tuned, names_
 DEFAULT = "default"
 
 
+@torch.inference_mode(False)  # inside such a block too: parameters are no inference tensors
 def apply(
     model: Any, method: Method | Sequence[Method], name: str = DEFAULT, *, seed: int | None = None
 ) -> None:
@@ -54,7 +55,7 @@ def apply(
         if not tuning.adapters[name].in_place:
             tuning.own(model, name, _whole(model, methods, tuning.adapters[name]))
         tuning.choose(model, Selection((name,)))
-    except ConfigError:
+    except BaseException:
         _drop(model, tuning, name, was)
         raise
     freeze(model, tuning)
@@ -194,7 +195,7 @@ def _check_room(tuning: Tuning, name: str) -> None:
 
 
 def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or hasattr(nn.ModuleDict, name):
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or hasattr(nn.ModuleDict(), name):
         raise ConfigError(
             f"name={name!r} cannot name an adapter; use letters, digits, - and _, and no word of "
             f"torch's own"

@@ -28,6 +28,7 @@ from allformer.tune.slot import Slot
 from allformer.tune.tuning import Kept, Tuning, freeze, must_be_tuned
 
 
+@torch.inference_mode(False)  # inside such a block too: parameters are no inference tensors
 @torch.no_grad()
 def merge(model: Any, *, keep: bool = True) -> None:
     """Compute what acts into the weights: `tune.switch(model, "tales")`, then `merge(model)`.

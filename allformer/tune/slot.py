@@ -55,7 +55,8 @@ class Selection:
             by: dict[Names, list[int]] = {}
             for i in range(count):
                 by.setdefault(rows[i // (count // len(rows))], []).append(i)
-            self._found[key] = [(n, torch.tensor(i, device=device)) for n, i in by.items()]
+            with torch.inference_mode(False):  # a later call may learn with them
+                self._found[key] = [(n, torch.tensor(i, device=device)) for n, i in by.items()]
         return self._found[key]
 
     def __deepcopy__(self, memo: dict[int, object]) -> Selection:

@@ -50,7 +50,7 @@ class Tuning(nn.Module):
         self.is_merged = False
         self.merged: dict[str, Kept] = {}  # by the layer's path
         # What was trained before the first adapter came, for when the last one has gone.
-        self.trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        self.trained = {name for name, p in model.named_parameters() if p.requires_grad}
 
     # --- for methods ------------------------------------------------------------------------------
 

@@ -340,7 +340,7 @@ def test_settings_that_mean_nothing_are_refused(settings):
         tune.Lora(**settings)
 
 
-@pytest.mark.parametrize("name", ["a.b", "", "keys", "forward"])
+@pytest.mark.parametrize("name", ["a.b", "", "keys", "forward", "training"])
 def test_a_name_that_no_module_can_have_is_refused(name):
     with pytest.raises(ConfigError, match="cannot name an adapter"):
         tune.apply(bert(), tune.Lora(), name)
@@ -438,6 +438,20 @@ def test_rows_with_adapters_generate_what_they_do_alone(config, beams):
     tuned = model.generate(ids, attention_mask=mask, **how)
     with tune.merged(model):
         assert torch.equal(model.generate(ids, attention_mask=mask, **how), tuned)
+
+
+def test_inside_inference_mode_nothing_is_made_that_cannot_learn():
+    model, ids = loud(decoder_only()), tokens(2, 5)
+    with torch.inference_mode():
+        tune.apply(model, tune.Lora(3), "a", seed=0)
+        tune.apply(model, tune.Ia3(), "b")
+        tune.merge(model)
+        model(ids)
+        tune.unmerge(model)
+        tune.switch(model, ["a", "b"])
+        model(ids)
+    model(ids, labels=ids).loss.backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
 def test_for_a_while_the_base_answers_and_training_goes_on():
