@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from allformer.data.table import Table
+from allformer.generate.rooms import forget
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.supervised.supervised import judging
 
@@ -66,6 +67,7 @@ def replies(model: Any, tokenizer: Tokenizer, samples: Samples, ends: Sequence[i
             eos_token_id=list(ends) or None,
             pad_token_id=fill,
         )
+    forget(model)  # training wants the memory
     return [tokenizer.decode(_until(row, ends)) for row in said[:, width:].tolist()]
 
 
