@@ -25,11 +25,20 @@ SITES = {"attention": 0, "cross": 2, "feed": 4}  # numbers of masks: inside a su
 
 
 class Step(NamedTuple):
-    """A sub-layer: its name, its norm, and what it does to its input."""
+    """A sub-layer: its name, its norm, and what it does to its input.
+
+    `late(x, h)`, if there is one, gives what is added to x in h's place, which `work` gave.
+    """
 
     name: str
     norm: nn.Module
     work: Callable[[Tensor], Tensor]
+    late: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def added(self, x: Tensor, read: Tensor) -> Tensor:
+        """What the sub-layer adds to x, having read what was made of it."""
+        h = self.work(read)
+        return h if self.late is None else self.late(_first(x, h), h)
 
 
 class Carried(NamedTuple):
@@ -76,6 +85,7 @@ class Block(nn.Module):
         self.feed = Feed(block.feed, dim, f"{path}.feed")
         self.feed_norm = make_norm(block.norm, dim)
         self.drop_path = block.drop_path
+        self.delta: Any = None  # adapters: `delta.wrap(block, step)` is what runs in a step's place
         self.scaled = block.scale is not None
         if block.scale is not None:
             for name in ("attention", "cross", "feed") if self.has_cross else ("attention", "feed"):
@@ -132,6 +142,7 @@ class Block(nn.Module):
         feed = self.feed if seed is None else partial(self.feed, seed=seed)
         steps.append(Step("feed", self.feed_norm, feed))
         steps = [self._scale(step) for step in steps] if self.scaled else steps
+        steps = steps if self.delta is None else [self.delta.wrap(self, step) for step in steps]
         return [self._thin(step) for step in steps] if self.training and self.drop_path else steps
 
     def _thin(self, step: Step) -> Step:
@@ -163,9 +174,9 @@ class Block(nn.Module):
         """One sub-layer with its residual and its norm."""
         added, normed = f"{step.name}_added", f"{step.name}_norm"
         if self.pre:
-            h = step.work(tap(self, normed, step.norm(x)))
+            h = step.added(x, tap(self, normed, step.norm(x)))
             return tap(self, added, _first(x, h) + F.dropout(h, self.dropout, self.training))
-        h = step.work(x)
+        h = step.added(x, x)
         h = tap(self, added, _first(x, h) + F.dropout(h, self.dropout, self.training))
         return tap(self, normed, step.norm(h))
 
@@ -181,14 +192,14 @@ class Block(nn.Module):
             if not self.pre:
                 if h is not None:  # from a layer of the other kind
                     x, h = x + before(h), None
-                h = step.work(x)
+                h = step.added(x, x)
                 x, h = norm_of_sum(_first(x, h), h, step.norm, own), None
                 continue
             if h is None:
                 y = norm_of_sum(x, None, step.norm)
             else:
                 x, y = add_norm(x, h, step.norm, before)
-            h, before = step.work(y), own
+            h, before = step.added(x, y), own
             x = _first(x, h)
         return x, h
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from allformer import config
@@ -82,7 +83,11 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
     ) -> Tensor:
         """input_ids B S, or what else the encoder takes → memory B S dim (zeros at padding)."""
         given = {"input_ids": input_ids, "attention_mask": attention_mask, **inputs}
-        return self.states(dtype=dtype, kernel=kernel, **given)["encoder"]
+        found, _ = self.sort(given)
+        sides = self._lay_out({"encoder": found["encoder"]})
+        side = self.encoder.laid(sides["encoder"])  # learned tokens are looked at too
+        hidden = self.hidden({"encoder": side}, dtype=dtype, kernel=kernel)["encoder"]
+        return side.layout.to_grid(hidden)
 
     def new_cache(self) -> Cache:
         """Empty states for `step`."""
@@ -107,6 +112,8 @@ class EncoderDecoderModel(Model[config.EncoderDecoder]):
         """
         side = Side(cache.grid(ids.shape[0], ids.shape[1], None), {"input_ids": ids}, ids)
         keep = None if memory_mask is None else memory_mask.bool()
+        if keep is not None and self.encoder.source.delta is not None:
+            keep = F.pad(keep, (self.encoder.source.delta.count, 0), value=True)
         across = Grid(ids.shape[0], 0 if keep is None else keep.shape[1], keep)
         x = self.decoder.source(side, dtype)
         hidden = self.decoder(

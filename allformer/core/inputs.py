@@ -8,7 +8,7 @@ Legend: B rows, T width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -24,13 +24,25 @@ class Side(NamedTuple):
     """One stack's inputs, by the names that its source takes, in a layout.
 
     `ids` are those of the caller's grid, B T, for numbers that depend on the padding (RoBERTa) and
-    heads that look for a token; None where there was no grid. No position_ids reach `bound`.
+    heads that look for a token; None where there was no grid. No position_ids reach `bound`. The
+    first tokens of each row may be `learned` ones, which the caller has not given.
     """
 
     layout: Layout
     inputs: Mapping[str, Tensor]
     ids: Tensor | None = None
     bound: int | None = None
+    learned: int = 0
+
+    def without(self, x: Tensor, given: Side) -> Tensor:
+        """Of states in this side's layout those of the tokens that were given, in their layout."""
+        if not self.learned or given.learned:
+            return x
+        return given.layout.lay(self.layout.to_grid(x)[:, self.learned :])
+
+    def stacked(self, states: Sequence[Tensor], given: Side) -> Tensor:
+        """The same of the states at several depths, one above the other."""
+        return torch.stack([self.without(x, given) for x in states])
 
 
 def lay_out(

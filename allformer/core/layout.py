@@ -17,6 +17,14 @@ from torch import Tensor
 from allformer.core.places import Places
 
 
+class Ahead(NamedTuple):
+    """Learned keys before the first token of each row: `most`, or of row r `rows[r]` of them, the
+    last ones. Tokens are numbered as if they followed as many others."""
+
+    most: int
+    rows: Tensor | None = None  # R
+
+
 class Grid(NamedTuple):
     """Tokens as R T. `keep` (R S, True = real) covers what is cached too; None: all real.
 
@@ -29,11 +37,19 @@ class Grid(NamedTuple):
     keep: Tensor | None = None
     past: int | Tensor = 0
     room: int | None = None
+    ahead: Ahead | None = None
 
     @property
     def packed(self) -> bool:
         """Whether padding was left out."""
         return False
+
+    def behind(self, numbers: Tensor) -> Tensor:
+        """Numbers of tokens, T or R T, with what stands ahead of them counted."""
+        if self.ahead is None:
+            return numbers
+        most, rows = self.ahead
+        return numbers + (most if rows is None else rows[:, None])
 
     @property
     def total(self) -> int:
@@ -74,7 +90,8 @@ class Grid(NamedTuple):
 
     def first(self, count: int) -> Grid:
         """The layout of each row's first tokens alone."""
-        return Grid(self.rows, count, None if self.keep is None else self.keep[:, :count])
+        keep = None if self.keep is None else self.keep[:, :count]
+        return Grid(self.rows, count, keep, ahead=self.ahead)
 
     def lay(self, x: Tensor) -> Tensor:
         """R T … as it is."""
@@ -92,6 +109,7 @@ class Packed(NamedTuple):
     cells: Tensor  # N, where each token stands in the flattened grid
     starts: Tensor  # R+1 int32, where each row begins among the N tokens
     numbers: Tensor  # N, of each token in its own row
+    ahead: Ahead | None = None
 
     @property
     def packed(self) -> bool:
@@ -111,6 +129,11 @@ class Packed(NamedTuple):
     def positions(self, device: torch.device, count: str = "kept") -> Tensor:
         """The number of each token in its own sentence; `count="all"`: in its row of the grid."""
         return self.cells % self.total if count == "all" else self.numbers
+
+    def behind(self, numbers: Tensor) -> Tensor:
+        """Numbers of tokens, N, with what stands ahead of them counted."""
+        assert self.ahead is None or self.ahead.rows is None, "rows that differ are not packed"
+        return numbers if self.ahead is None else numbers + self.ahead.most
 
     def row_numbers(self, device: torch.device) -> Tensor:
         """The row of each token, N."""
@@ -189,4 +212,4 @@ def compact(layout: Packed) -> Packed:
     rows = torch.repeat_interleave(lengths)
     numbers = torch.arange(len(rows), device=rows.device) - layout.starts[rows]
     keep = torch.arange(width, device=rows.device) < lengths[:, None]
-    return Packed(keep, rows * width + numbers, layout.starts, numbers)
+    return Packed(keep, rows * width + numbers, layout.starts, numbers, layout.ahead)

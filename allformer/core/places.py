@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -36,6 +37,19 @@ class Places(NamedTuple):
     def distance(self) -> Tensor:
         """Key minus query, (R or 1) T S: negative in the past."""
         return self.key[:, None, :] - self.query[:, :, None]
+
+    def behind(self, count: int, rows: Tensor | None = None) -> Places:
+        """The same with `count` keys more, right before the first place: at −count … −1; of row r
+        the last `rows[r]` alone are there."""
+        before = torch.arange(-count, 0, device=self.key.device)[None]
+        key = torch.cat([before.expand(len(self.key), -1), self.key], 1)
+        if self.real is None and rows is None:
+            return self._replace(key=key, plain=False)
+        first = before >= 0 - (before.new_full((1,), count) if rows is None else rows)[:, None]
+        real = torch.ones_like(self.key, dtype=torch.bool) if self.real is None else self.real
+        size = max(len(first), len(real))
+        real = torch.cat([first.expand(size, -1), real.expand(size, -1)], 1)
+        return self._replace(key=key, real=real, plain=False)
 
     @property
     def triangle(self) -> bool:

@@ -18,6 +18,7 @@ from allformer.core.flows.flow import Run
 from allformer.core.fused import ready
 from allformer.core.fused.norm import NOTHING, Thinning, norm_of_sum
 from allformer.core.fused.random import draw
+from allformer.core.inputs import Side
 from allformer.core.layout import Grid, Layout, Packed
 from allformer.core.mixers.mixer import NOTHING as NO_INPUTS
 from allformer.core.mixers.mixer import Scene
@@ -62,6 +63,7 @@ class Stack(nn.Module):
         if stack.final_norm is not None:
             self.final_norm = make_norm(stack.final_norm, stack.states)
         self.flow = None if stack.flow is None else module_for(stack.flow)(stack.flow, path)
+        self.delta: Any = None  # adapters: learned keys and values before every row (see `laid`)
         self.recompute: str | None = None  # for the backward pass; see `core.recompute`
         self.drops = any(_drops(block) for block in stack.blocks)
         kinds = {block.attention.mixer for block in stack.blocks}
@@ -110,7 +112,31 @@ class Stack(nn.Module):
             states = [make(x, memory, h, real) for x, h in zip(states, given, strict=True)]
         elif memory is not None or mems is not None:
             refuse_memory(memory, mems)
-        return Cache(states)
+        cache = Cache(states)
+        cache.ahead = None if self.delta is None else self.delta.ahead
+        return cache
+
+    def laid(self, side: Side, cache: Cache | None = None) -> Side:
+        """A side as adapters make it: learned tokens come first where the text begins, and the
+        layout tells of learned keys that stand before all. Without adapters, as it is."""
+        adds = self.source.delta
+        if adds is not None and not side.learned:
+            if cache is None or not (cache.length or cache.learned):
+                side = adds.lengthen(self.source, side)
+            elif cache.learned and "position_ids" in side.inputs:
+                numbers = side.inputs["position_ids"] + cache.learned
+                side = side._replace(inputs={**side.inputs, "position_ids": numbers})
+        return side._replace(layout=self._behind(side.layout))
+
+    def _behind(self, layout: Layout) -> Layout:
+        if self.delta is None or layout.ahead is not None:
+            return layout
+        return layout._replace(ahead=self.delta.ahead(layout.rows))
+
+    @property
+    def before(self) -> int:
+        """How many positions adapters take before the first token of a row."""
+        return sum(x.count for x in (self.delta, self.source.delta) if x is not None)
 
     def forward(
         self,
@@ -138,6 +164,7 @@ class Stack(nn.Module):
         of each row's first tokens alone are wanted, B front dim; then the last layer computes no
         others where its mixer can.
         """
+        layout = self._behind(layout)
         if cache is None and self.blank:
             return self._from_blank(x, layout, kernel, inputs)[:, :front]
         if relation is None:
@@ -158,6 +185,7 @@ class Stack(nn.Module):
         runs: list[Run] = []
         seeds = draw(len(self.order), x.device) if fused and self.training and self.drops else None
         h: Tensor | None = None
+        learned = None if self.delta is None else self.delta.pairs(layout.rows, x.dtype)
         before = NOTHING
         zeros = self._zeros(layout, cache)
         for i, j in enumerate(self.order):
@@ -178,6 +206,8 @@ class Stack(nn.Module):
             few = None
             if front is not None and seen is None and i == len(self.order) - 1:
                 plan, few = self._narrowed(layer, plan, relation, front)
+            if learned is not None:
+                plan = plan._replace(ahead=learned[i])
             if self.flow is not None:
                 steps = layer.steps(plan, memory, memory_plan, state, relation)
                 runs.append(Run(layer, steps, f"{self.path}.{i}"))
@@ -270,6 +300,8 @@ class Stack(nn.Module):
         alike = all(block.attention.mixer.distances for block in self.config.blocks)
         count = "all" if alike else "kept"  # where padding stands before a row, or as if not
         where = layout.positions(x.device, count) if position_ids is None else position_ids
+        if self.source.per_token:
+            where = layout.behind(where)
         relation: Relation = self.relative(where, x.dtype)
         return relation
 

@@ -38,6 +38,7 @@ C = TypeVar(
 )
 LAYERS = "layers"  # among hidden states: those after each layer, for heads that read them all
 ENTRIES = "entries"  # and what each layer reads, with the last states behind
+FIRST = "first"  # and that of a row's first token, where this is one that an adapter has learned
 _SAME = {"sentence_order_label": "next_sentence_label"}  # ALBERT's name for the pair's label
 
 
@@ -249,20 +250,27 @@ class Model(nn.Module, Generic[C]):
             if memory is not None and across is not None:
                 memory, across = alike(memory, across, side.layout)
             stack = self.stack(name)
+            given, side = side, stack.laid(side, cache)
             x = stack.source(side, dtype)
             seen = self.watched(name)
             entries = self.entered(name)
-            out[name] = stack(
+            few = front if i == len(sides) - 1 else None
+            states = stack(
                 x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel,
                 inputs=side.inputs, head=self.head_of(name), seen=seen, entered=entries,
-                front=front if i == len(sides) - 1 else None,
+                front=None if side.learned else few,
             )  # fmt: skip
+            memory, across = states, side.layout
+            own = side.without(states, given)
+            out[name] = own if few is None else own[:, :few]
             if seen is not None:
-                out[LAYERS] = torch.stack(seen)
+                out[LAYERS] = side.stacked(seen, given)
             if entries is not None:
-                entries.append(out[name])
-                out[ENTRIES] = torch.stack(entries)
-            memory, across = out[name], side.layout
+                out[ENTRIES] = side.stacked([*entries, states], given)
+            if side.learned and not given.learned:
+                out[FIRST] = side.layout.to_grid(states)[:, 0]
+                if cache is not None:
+                    cache.learn(side.learned)
         return out
 
     def watched(self, name: str) -> list[Tensor] | None:
@@ -305,10 +313,13 @@ class Model(nn.Module, Generic[C]):
             layout = layout.first(front)
         grid = layout.to_grid(hidden[name])
         given = next(iter(sides.values()))
-        read = Hidden(hidden[name], layout, grid, given.ids, self.pooled(grid), given.inputs)
+        first = next(iter(sides))
+        seen = grid
+        if FIRST in hidden and first == name:  # what reads the first token reads the learned one
+            seen = torch.cat([hidden[FIRST][:, None], grid[:, 1:]], 1)
+        read = Hidden(hidden[name], layout, seen, given.ids, self.pooled(seen), given.inputs)
         read = read._replace(layers=hidden.get(LAYERS), entries=hidden.get(ENTRIES))
         out: dict[str, Tensor | None] = {"last_hidden_state": grid, "pooler_output": read.pooled}
-        first = next(iter(sides))
         if first != name:
             out["encoder_last_hidden_state"] = sides[first].layout.to_grid(hidden[first])
         if self.head is not None:

@@ -145,6 +145,8 @@ def new_tokens(
 ) -> int:
     """How many tokens may follow a prompt that wide, of which `skip` columns are padding."""
     room = model.config.decoder.longest
+    if room is not None:
+        room -= model.decoder.before
     new = g.max_new_tokens
     if new is None and g.max_length is not None:
         new = g.max_length - prompt

@@ -118,7 +118,7 @@ class Side(NamedTuple):
 
     def packed(self) -> Packed:
         """The layout as tensors."""
-        return Packed(*map(torch.from_numpy, self.layout))
+        return Packed(*map(torch.from_numpy, self.layout))  # type: ignore[arg-type]
 
 
 class Laid(NamedTuple):
@@ -132,7 +132,7 @@ class Laid(NamedTuple):
 
     def packed(self) -> Packed:
         """The layout as tensors."""
-        return Packed(*map(torch.from_numpy, self.layout))
+        return Packed(*map(torch.from_numpy, self.layout))  # type: ignore[arg-type]
 
 
 def lay_rows(lengths: Array, frame: Frame | None = None) -> Laid:

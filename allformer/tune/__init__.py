@@ -16,11 +16,14 @@ from __future__ import annotations
 from allformer.core.registry import import_all
 from allformer.tune.apply import DEFAULT, active, apply, remove, switch, using
 from allformer.tune.bitfit import BitFit
+from allformer.tune.bottleneck import Bottleneck
 from allformer.tune.full import Full
 from allformer.tune.ia3 import Ia3
 from allformer.tune.lora import Lora
 from allformer.tune.merge import merge, merged, unmerge
 from allformer.tune.method import METHODS, Method, find_method, register
+from allformer.tune.prefix import Prefix
+from allformer.tune.prompt import Prompt
 from allformer.tune.state import adapter_state, load_adapter_state
 from allformer.tune.trainable import Trainable, trainable
 
@@ -28,10 +31,13 @@ __all__ = [
     "DEFAULT",
     "METHODS",
     "BitFit",
+    "Bottleneck",
     "Full",
     "Ia3",
     "Lora",
     "Method",
+    "Prefix",
+    "Prompt",
     "Trainable",
     "active",
     "adapter_state",

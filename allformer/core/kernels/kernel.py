@@ -76,6 +76,8 @@ class Plan(NamedTuple):
     length: int = 0
     blocks: Any = None  # Flex's: a `BlockMask`
     band: Band | None = None
+    ahead: tuple[Tensor, Tensor] | None = None  # of one layer: learned keys and values, (B or 1)
+    # G P D, that stand before all others
 
 
 class Kernel(Protocol):

@@ -40,7 +40,8 @@ class Full(Mixer):
     shown = "scores", "weights"  # their taps: of every pair of tokens
 
     def plan(self, scene: Scene) -> Plan:
-        full = self.reach is None and not scene.relation.adds
+        every = self.reach is None and not scene.relation.adds
+        full = every and scene.ahead is None
         length = usual_length(scene)
         case = Case(
             scene.kernel, scene.device, scene.dtype, self.size, scene.query.packed, full,
@@ -66,7 +67,7 @@ class Full(Mixer):
             return self._grids(scene, Plan(kernel))
         if kernel.ragged:
             return Plan(kernel, None, None, query, key, scene.causal)
-        if full and scene.device.type == "cpu" and not torch.compiler.is_compiling():
+        if every and scene.device.type == "cpu" and not torch.compiler.is_compiling():
             near = compact(
                 query
             )  # its width depends on the lengths: elsewhere that would be a wait
@@ -91,6 +92,8 @@ class Full(Mixer):
         query, relation = scene.query, scene.relation
         asks = relation.adds and type(relation).scores is not Relation.scores  # for every pair
         if self.reach is None or scene.key is not query or asks or listening_exactly():
+            return case
+        if scene.ahead is not None:
             return case
         left, right = self.reach
         window = left + 1 + (0 if scene.causal else right)
@@ -147,6 +150,9 @@ class Full(Mixer):
             k, v = state.update(k, v, plan.places)
             if len(k) < len(q):  # beams share a store: more queries of one row
                 q = Paths.beside(q, len(k))
+        if plan.ahead is not None:
+            first = (x.to(k.dtype).expand(len(k), -1, -1, -1) for x in plan.ahead)
+            k, v = (torch.cat(pair, 2) for pair in zip(first, (k, v), strict=True))
         q, k, v = tap(self, "q", q), tap(self, "k", k), tap(self, "v", v)
         if extra is not None:
             assert plan.look is not None

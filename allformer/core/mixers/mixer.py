@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.inputs import check_mask, check_values
-from allformer.core.layout import Layout
+from allformer.core.layout import Ahead, Layout
 from allformer.core.places import Places
 from allformer.core.relatives.relative import PLAIN, Extra, Relation
 from allformer.core.states import Growing, State
@@ -53,8 +53,15 @@ class Scene(NamedTuple):
             return Places(columns, columns, self.key.keep)  # nobody asks who comes first
         if self.state is not None:
             assert not self.query.packed, "a state goes with a grid"
-            return self.state.places(self.query, self.device)  # type: ignore[arg-type]
-        return self.query.places(self.device)
+            own = self.state.places(self.query, self.device)  # type: ignore[arg-type]
+        else:
+            own = self.query.places(self.device)
+        return own if self.ahead is None else own.behind(*self.ahead)
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """Learned keys before those of the rows; across, there are none."""
+        return self.query.ahead if self.key is self.query else None
 
 
 class Mixer(nn.Module):

@@ -28,6 +28,7 @@ class Source(nn.Module):
         super().__init__()
         self.stack, self.path = stack, path
         self.config: Any = stack.source
+        self.delta: Any = None  # adapters: `delta.lengthen(source, side)` has learned tokens first
 
     def finish(self) -> None:
         """Make what follows the vectors; called last, so that weights start in reading order."""
@@ -74,6 +75,9 @@ class Source(nn.Module):
             where, bound = self.positions(side, x.device), side.layout.total
         else:
             where, bound = given - self.position.first, side.bound
+        ahead = side.layout.ahead
+        if ahead is not None and self.per_token:
+            where, bound = side.layout.behind(where), None if bound is None else bound + ahead.most
         vectors = self.position(where, bound, x.dtype)
         if hasattr(self.position, "thin"):  # dropout of its own
             vectors = self.position.thin(vectors, where, side.layout)

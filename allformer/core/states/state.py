@@ -5,13 +5,13 @@ Legend: B rows, G key/value heads, T new tokens, S keys, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from allformer.core.layout import Grid
+from allformer.core.layout import Ahead, Grid
 from allformer.core.places import Places
 from allformer.errors import GenerationError
 
@@ -106,6 +106,10 @@ class Cache:
         self.layers = [LayerState(state) for state in states]
         self.length: int | Tensor = 0
         self.room = room
+        # What adapters put before the tokens: of a number of rows, learned keys that no state has;
+        # and how many learned tokens were read first, which `length` does not count.
+        self.ahead: Callable[[int], Ahead] | None = None
+        self.learned = 0
 
     def __getitem__(self, layer: int) -> LayerState:
         return self.layers[layer]
@@ -116,7 +120,10 @@ class Cache:
             keep = torch.nn.functional.pad(keep, (0, self.room - keep.shape[1]), value=True)
         # a copy: the layout stands for this call, the counter goes on before heads read it
         past = self.length.clone() if isinstance(self.length, Tensor) else self.length
-        return Grid(rows, width, keep, past, self.room)
+        ahead = None if self.ahead is None else self.ahead(rows)
+        if self.learned and keep is not None:
+            keep = torch.nn.functional.pad(keep, (self.learned, 0), value=True)
+        return Grid(rows, width, keep, past + self.learned, self.room, ahead)
 
     def advance(self, width: int) -> None:
         """So many tokens more have been seen by all layers."""
@@ -124,6 +131,11 @@ class Cache:
             self.length += width  # in place: a captured graph reads this very number
         else:
             self.length = self.length + width
+
+    def learn(self, count: int) -> None:
+        """So many of the tokens that were read came from an adapter: they are not counted."""
+        self.learned = count
+        self.length = self.length - count
 
     @torch.no_grad()
     def select(self, rows: Tensor, cross: bool = False) -> None:
@@ -145,7 +157,7 @@ class Cache:
     def cut(self, length: int) -> None:
         """Forget all but the first `length` tokens: a draft that was not accepted."""
         for layer in self.layers:
-            layer.own.cut(length)
+            layer.own.cut(length + self.learned)
         if isinstance(self.length, Tensor):
             self.length.clamp_(max=length)
         else:

@@ -54,7 +54,7 @@ def lay_texts(
     layout = (keep, row * width + place, starts.astype(np.int32), place)
     return Texts(
         _filled(ids, len(row)),
-        Packed(*map(torch.from_numpy, layout)),
+        Packed(*map(torch.from_numpy, layout)),  # type: ignore[arg-type]
         None if types is None else _filled(types, len(row)),
     )
 
