@@ -250,27 +250,27 @@ class Model(nn.Module, Generic[C]):
             if memory is not None and across is not None:
                 memory, across = alike(memory, across, side.layout)
             stack = self.stack(name)
-            given, side = side, stack.laid(side, cache)
-            x = stack.source(side, dtype)
-            seen = self.watched(name)
-            entries = self.entered(name)
+            laid = stack.laid(side, cache)
+            x = stack.source(laid, dtype)
+            seen, entries = self.watched(name), self.entered(name)
             few = front if i == len(sides) - 1 else None
-            states = stack(
-                x, side.layout, memory=memory, across=across, cache=cache, kernel=kernel,
-                inputs=side.inputs, head=self.head_of(name), seen=seen, entered=entries,
-                front=None if side.learned else few,
+            states: Tensor = stack(
+                x, laid.layout, memory=memory, across=across, cache=cache, kernel=kernel,
+                inputs=laid.inputs, head=self.head_of(name), seen=seen, entered=entries,
+                front=None if laid.learned else few,
             )  # fmt: skip
-            memory, across = states, side.layout
-            own = side.without(states, given)
+            memory, across = states, laid.layout
+            own = laid.without(states, side)
             out[name] = own if few is None else own[:, :few]
             if seen is not None:
-                out[LAYERS] = side.stacked(seen, given)
+                out[LAYERS] = laid.stacked(seen, side)
             if entries is not None:
-                out[ENTRIES] = side.stacked([*entries, states], given)
-            if side.learned and not given.learned:
-                out[FIRST] = side.layout.to_grid(states)[:, 0]
+                entries.append(states)
+                out[ENTRIES] = laid.stacked(entries, side)
+            if laid.learned and not side.learned:
+                out[FIRST] = laid.layout.to_grid(states)[:, 0]
                 if cache is not None:
-                    cache.learn(side.learned)
+                    cache.learn(laid.learned)
         return out
 
     def watched(self, name: str) -> list[Tensor] | None:

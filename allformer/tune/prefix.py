@@ -43,8 +43,8 @@ Pair = tuple[Tensor, Tensor]  # keys and values, (R or 1) G P D
 @register("prefix")
 @dataclass(frozen=True)
 class Prefix(Method):
-    """`Prefix(20)`: so many keys and values in every layer; `Prefix(20, hidden=512)`: made of
-    vectors of the model's width by a network."""
+    """`Prefix(20)`: so many keys and values in every layer; `Prefix(20, hidden=512)`: made by a
+    network of vectors as wide as the keys of a layer."""
 
     tokens: int = 20
     hidden: int | None = None
@@ -117,7 +117,7 @@ class PrefixKeys(nn.Module):
         self.count = prefix.tokens
         wide = sum(2 * groups * size for groups, size in self.shapes)
         how: Any = {"dtype": wide_dtype(layers[0].feed)}
-        dim = wide if prefix.hidden is None else stack.config.dim
+        dim = wide if prefix.hidden is None else math.prod(self.shapes[0])
         self.table = nn.Parameter(torch.empty(self.count, dim, **how))
         self.made = prefix.hidden is not None
         if prefix.hidden is not None:
