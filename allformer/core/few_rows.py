@@ -75,6 +75,8 @@ class FewRows:
         of the weights); where not, the model's own `step` does it."""
         if not isinstance(model, DecoderOnlyModel) or model.training or listening():
             return False
+        if model.extended:
+            return False
         device = next(model.parameters()).device
         if device.type != "cuda" or not (has_triton() and modern(device)) or rows > MOST:
             return False

@@ -126,12 +126,20 @@ class Stack(nn.Module):
             elif cache.learned and "position_ids" in side.inputs:
                 numbers = side.inputs["position_ids"] + cache.learned
                 side = side._replace(inputs={**side.inputs, "position_ids": numbers})
-        return side._replace(layout=self._behind(side.layout))
+        layout = self._behind(side.layout)
+        return side if layout is side.layout else side._replace(layout=layout)
 
     def _behind(self, layout: Layout) -> Layout:
         if self.delta is None or layout.ahead is not None:
             return layout
         return layout._replace(ahead=self.delta.ahead(layout.rows))
+
+    @property
+    def extended(self) -> bool:
+        """Whether adapters stand beside sub-layers, or before the tokens: who runs the layers in
+        another way than `forward` does not see those."""
+        slots = (self.delta, self.source.delta, *(layer.delta for layer in self.layers))
+        return any(slot is not None for slot in slots)
 
     @property
     def before(self) -> int:

@@ -83,6 +83,12 @@ class Model(nn.Module, Generic[C]):
         return stack
 
     @property
+    def extended(self) -> bool:
+        """Whether a stack has more than its config says (`Stack.extended`): ways that read the
+        weights themselves leave such a model to itself."""
+        return any(self.stack(name).extended for name in self.prefixes)
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(self.parameters()).device

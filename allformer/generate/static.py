@@ -68,6 +68,8 @@ def unfit(model: AnyModel) -> str | None:
 
 def _of_parts(model: AnyModel) -> str | None:
     """What a graph would not see: work of Python that is hung onto the layers."""
+    if model.extended:
+        return "keys, vectors or sub-layers are learned beside the model's own"
     for name, part in model.named_modules():
         if part._forward_hooks or part._forward_pre_hooks:
             return f"{name or 'the model'} has a hook, which a graph would not call"

@@ -127,7 +127,7 @@ def ordered(name: str, last: str, wide: Tensor, shape: Any) -> Tensor:
 
 
 def inputs_of(name: str, model: Any, side: str = "right") -> dict[str, Tensor]:
-    case, task = CASES[name]
+    case, _ = CASES[name]
     given = batch(case, model.get_base_model(), side)
     given["attention_mask"] = given.get("attention_mask", torch.ones_like(given["input_ids"]))
     if "decoder_input_ids" in given:

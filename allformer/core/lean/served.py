@@ -16,7 +16,9 @@ KINDS = (torch.float32, torch.float64, torch.bfloat16)
 
 def plain_model(model: nn.Module) -> bool:
     """A plain decoder on a CPU, alone or behind an encoder, that is not in training."""
-    if not isinstance(model, DecoderOnlyModel | EncoderDecoderModel) or model.training:
+    if not isinstance(model, DecoderOnlyModel | EncoderDecoderModel):
+        return False
+    if model.training or model.extended:
         return False
     weights = list(model.decoder.parameters())
     there = all(w.device.type == "cpu" and type(w.data) is torch.Tensor for w in weights)

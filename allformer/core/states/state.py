@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.layout import Ahead, Grid
@@ -117,13 +118,14 @@ class Cache:
     def grid(self, rows: int, width: int, keep: Tensor | None) -> Grid:
         """The layout of `width` new tokens behind what is cached."""
         if self.room is not None and keep is not None and keep.shape[1] < self.room:
-            keep = torch.nn.functional.pad(keep, (0, self.room - keep.shape[1]), value=True)
+            keep = F.pad(keep, (0, self.room - keep.shape[1]), value=True)
         # a copy: the layout stands for this call, the counter goes on before heads read it
         past = self.length.clone() if isinstance(self.length, Tensor) else self.length
+        if self.learned:
+            past = past + self.learned
+            keep = None if keep is None else F.pad(keep, (self.learned, 0), value=True)
         ahead = None if self.ahead is None else self.ahead(rows)
-        if self.learned and keep is not None:
-            keep = torch.nn.functional.pad(keep, (self.learned, 0), value=True)
-        return Grid(rows, width, keep, past + self.learned, self.room, ahead)
+        return Grid(rows, width, keep, past, self.room, ahead)
 
     def advance(self, width: int) -> None:
         """So many tokens more have been seen by all layers."""

@@ -28,6 +28,7 @@ from allformer.core.inputs import Side
 from allformer.core.layout import Grid, Packed
 from allformer.core.places import Places
 from allformer.core.states import Cache, State
+from allformer.errors import ConfigError
 from allformer.train.parallel.collectives import Group, gathered
 
 
@@ -102,6 +103,11 @@ def cut_rows(model: Any, group: Group) -> Iterator[None]:
     Each rank's loss is then C times its share: to be divided by C, and summed over the ranks. What
     all compute alike (a head over labels) fits into the same sum.
     """
+    if model.extended:
+        raise ConfigError(
+            "parallel.context cuts rows, which adapters beside layers or before the tokens do not "
+            "see; use data parallel instead, or the method lora"
+        )
     hidden = _Hidden(model, group)
     heads: list[Any] = [part for part in model.modules() if isinstance(part, LMHead)]
     model.hidden = hidden

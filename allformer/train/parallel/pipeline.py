@@ -61,6 +61,11 @@ def spans(layers: Mapping[str, int], stage: int, stages: int) -> dict[str, Span]
 def check_pipeline(model: Any, stages: int) -> None:
     """Refuse, in words, what cannot be cut into `stages`."""
     layers = {name: len(model.stack(name).order) for name in model.config.stacks}
+    if model.extended:
+        raise ConfigError(
+            f"parallel.pipeline={stages} cannot cut what adapters put beside layers or before the "
+            f"tokens; use shard instead, or the method lora"
+        )
     if stages > sum(layers.values()):
         raise ConfigError(
             f"parallel.pipeline={stages} is more than the model's {sum(layers.values())} layers; "

@@ -88,6 +88,8 @@ class InputsCut(Linear):
 
 def check_tensor(model: nn.Module, count: int) -> None:
     """Refuse, in words, a model that cannot be cut in `count`."""
+    if getattr(model, "extended", False):
+        _refuse(count, "cannot cut what adapters put beside layers or before the tokens")
     for module in model.modules():
         if isinstance(module, Attention):
             _check_attention(module, count)
