@@ -97,7 +97,7 @@ MUTANTS: list[Mutant] = [
     bug("weights of layers as they are", "they do not sum up to one", f"{HEAD}.outputs",
         "self.weights.softmax(0)", "self.weights", "whisper, layers weighed"),
     bug("the last states twice, the first never", "the embedding is not weighed",
-        "whole:Model.hidden", "torch.stack(entries)", "torch.stack([*entries[1:], out[name]])",
+        "whole:Model.hidden", "laid.stacked(entries,", "laid.stacked([*entries[1:], states],",
         "whisper, layers weighed"),
     bug("the first vector speaks for the sound", "what comes later is not heard",
         f"{HEAD}.outputs", ".mean(1)", "[:, 0]", "whisper for classes"),

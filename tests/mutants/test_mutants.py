@@ -37,6 +37,7 @@ from tests.mutants import (
     quantised,
     reformer,
     segments,
+    soft,
     sound_codecs,
     sound_learning,
     speech,
@@ -82,6 +83,7 @@ ROOMS = (
     quantised,
     tuning,
     instructions,
+    soft,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

@@ -225,7 +225,8 @@ def test_a_prompt_starts_as_words():
     assert tune.Prompt.of("a bb", Tokenizer()).tokens == 2
 
 
-def test_the_first_token_of_a_row_is_a_learned_one():
+def check_first() -> None:
+    """Heads that read a row's first token read the first learned one, as in PEFT."""
     model = put_on(loud(SPREAD["classes"]), tune.Prompt(3))
     ids = tokens(2, 7)
     found = model(input_ids=ids)
@@ -241,11 +242,14 @@ def test_the_first_token_of_a_row_is_a_learned_one():
     torch.testing.assert_close(found.pooler_output, model.pooled(first))
 
 
+def test_the_first_token_of_a_row_is_a_learned_one():
+    check_first()
+
+
 # --- what all of them must keep to ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", SOFT)
-def test_padding_changes_nothing(method):
+def check_padding(method: str) -> None:
     for config in (encoder_only(), decoder_only()):
         model = put_on(loud(config), SOFT[method])
         ids, mask = tokens(2, 9), right_padding([5, 9], 9)
@@ -255,8 +259,12 @@ def test_padding_changes_nothing(method):
 
 
 @pytest.mark.parametrize("method", SOFT)
-@pytest.mark.parametrize("beams", [1, 3])
-def test_texts_are_written_with_and_without_a_cache(method, beams):
+def test_padding_changes_nothing(method):
+    check_padding(method)
+
+
+def check_written(method: str, beams: int = 1) -> None:
+    """With a cache as without, and a row as alone."""
     for config in (decoder_only(), seq2seq()):
         model = put_on(loud(config), SOFT[method])
         ids, mask = tokens(2, 6, seed=4), left_padding([4, 6], 6)
@@ -270,8 +278,29 @@ def test_texts_are_written_with_and_without_a_cache(method, beams):
             assert torch.equal(kept[:1, -6:], alone[:, -6:])
 
 
+@torch.no_grad()
+def check_answered(method: str) -> None:
+    """A decoder that goes on from a cache says what it says when all is read at once."""
+    model = put_on(loud(seq2seq()), SOFT[method])
+    ids, mask, text = tokens(2, 6), right_padding([4, 6], 6), tokens(2, 5, seed=3)
+    whole = model(input_ids=ids, attention_mask=mask, decoder_input_ids=text).logits
+    memory, cache = model.encode(ids, mask), model.new_cache()
+    model.step(text[:, :3], cache, memory, mask)
+    torch.testing.assert_close(model.step(text[:, 3:], cache, None, mask), whole[:, -1])
+
+
 @pytest.mark.parametrize("method", SOFT)
-def test_tokens_are_read_one_by_one_as_at_once(method):
+def test_a_decoder_goes_on_from_what_it_has_read(method):
+    check_answered(method)
+
+
+@pytest.mark.parametrize("method", SOFT)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_texts_are_written_with_and_without_a_cache(method, beams):
+    check_written(method, beams)
+
+
+def check_one_by_one(method: str) -> None:
     model = put_on(loud(decoder_only()), SOFT[method])
     ids = tokens(2, 7)
     whole = model(input_ids=ids).logits
@@ -285,22 +314,25 @@ def test_tokens_are_read_one_by_one_as_at_once(method):
         torch.testing.assert_close(model(input_ids=ids[:, 4:], cache=cache).logits, whole[:, 4:])
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [
-        (tune.Prefix(3), tune.Prefix(1)),
-        (tune.Prompt(2), tune.Prompt(2)),
-        (tune.Bottleneck(size=2), tune.Bottleneck("parallel", 2)),
-        (tune.Prefix(2), tune.Bottleneck("pfeiffer", 2)),
-    ],
-    ids=["prefix", "prompt", "bottleneck", "both"],
-)
-def test_rows_of_a_batch_have_their_own(pair):
+@pytest.mark.parametrize("method", SOFT)
+def test_tokens_are_read_one_by_one_as_at_once(method):
+    check_one_by_one(method)
+
+
+PAIRS = {
+    "prefix": (tune.Prefix(3), tune.Prefix(1)),
+    "prompt": (tune.Prompt(2), tune.Prompt(2)),
+    "bottleneck": (tune.Bottleneck(size=2), tune.Bottleneck("parallel", 2)),
+    "both": (tune.Prefix(2), tune.Bottleneck("pfeiffer", 2)),
+}
+
+
+def check_rows(pair: str) -> None:
+    """Each row as if its adapter acted alone."""
     model = loud(decoder_only())
     for i, name in enumerate("ab"):
-        put_on(model, pair[i], name, i)
-    prompts = isinstance(pair[0], tune.Prompt)
-    rows = ["b", "a", "b"] if prompts else ["b", None, "a"]
+        put_on(model, PAIRS[pair][i], name, i)
+    rows = ["b", "a", "b"] if pair == "prompt" else ["b", None, "a"]
     ids, mask = tokens(3, 8), right_padding([8, 5, 7], 8)
     tune.switch(model, rows)
     mixed = model(input_ids=ids, attention_mask=mask).logits
@@ -313,6 +345,11 @@ def test_rows_of_a_batch_have_their_own(pair):
         torch.testing.assert_close(mixed[i : i + 1, :length], alone)
         text = model.generate(ids[i : i + 1, 8 - length :], **GENERATED)
         assert torch.equal(written[i, -6:], text[0, -6:])
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_rows_of_a_batch_have_their_own(pair):
+    check_rows(pair)
 
 
 @pytest.mark.parametrize("method", SOFT)
