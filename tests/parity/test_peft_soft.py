@@ -163,3 +163,18 @@ def check_forward(name: str, kind: str, path: Any) -> None:
 @pytest.mark.parametrize("name", list(CASES))
 def test_peft_gives_the_same(name, kind, tmp_path):
     check_forward(name, kind, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["prefix", "prompt"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bart"])
+@pytest.mark.filterwarnings("ignore:Position ids are not supported")
+def test_peft_writes_the_same(name, kind, tmp_path):
+    model = theirs(name, kind, tmp_path)
+    mine = ours(name, kind, model, tmp_path)
+    ids = inputs_of(name, model, "none")["input_ids"][:2, :7]
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    for beams in (1, 3):
+        how = {"max_new_tokens": 6, "do_sample": False, "num_beams": beams}
+        with torch.no_grad(), unrounded():
+            expected, found = model.generate(**given, **how), mine.generate(**given, **how)
+        assert torch.equal(found[:, -6:], expected[:, -6:])
