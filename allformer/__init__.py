@@ -28,6 +28,8 @@ from allformer.version import __version__
 if TYPE_CHECKING:
     from allformer.audiolm.generate import open_audiolm
     from allformer.auditor import audit
+    from allformer.checkpoint.adapter.put import load_adapter
+    from allformer.checkpoint.adapter.save import save_adapter
     from allformer.checkpoint.codec import load_codec
     from allformer.checkpoint.lengthen import lengthen
     from allformer.checkpoint.load import load
@@ -68,11 +70,13 @@ _LATER = {
     "audit": "allformer.auditor",
     "lengthen": "allformer.checkpoint.lengthen",
     "load": "allformer.checkpoint.load",
+    "load_adapter": "allformer.checkpoint.adapter.put",
     "load_codec": "allformer.checkpoint.codec",
     "load_sound_codec": "allformer.checkpoint.sound_codec",
     "open_audiolm": "allformer.audiolm.generate",
     "quantise": "allformer.core.quantise",
     "save": "allformer.checkpoint.save",
+    "save_adapter": "allformer.checkpoint.adapter.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
         ("answer", "classify", "classify_image", "continue_sound", "detect", "draw", "embed",
@@ -122,6 +126,7 @@ __all__ = [
     "image_similarity",
     "lengthen",
     "load",
+    "load_adapter",
     "load_codec",
     "load_sound_codec",
     "open_audiolm",
@@ -134,6 +139,7 @@ __all__ = [
     "presets",
     "quantise",
     "save",
+    "save_adapter",
     "search_images",
     "search_texts",
     "segment",

@@ -40,11 +40,13 @@ OWNERS = {
     "google-t5": "t5-small t5-base t5-large t5-3b t5-11b",
 }
 OWNED = {name: f"{owner}/{name}" for owner, names in OWNERS.items() for name in names.split()}
+ADAPTER = "adapter_model.safetensors"
 # Configs and tokenisers, and weights as safetensors: never code, nor weights in other forms.
 # The folders of sentence-transformers ("0_Transformer", "2_Dense") are part of the checkpoint.
 WANTED = ["*.json", "*.txt", "*.jinja", "*.model", "model.safetensors", "model-*.safetensors"]
-WANTED += ["[0-9]_*/model.safetensors", "[1-9]_*/pytorch_model.bin"]
+WANTED += [ADAPTER, "[0-9]_*/model.safetensors", "[1-9]_*/pytorch_model.bin"]
 WANTED_BIN = ["pytorch_model.bin", "pytorch_model-*.bin", "0_*/pytorch_model.bin"]
+WANTED_BIN += ["adapter_model.bin"]
 
 
 def find_checkpoint(path_or_id: str | Path) -> Path:
@@ -103,7 +105,8 @@ def _fetch(name: str, revision: str | None, only: list[str] | None = None) -> Pa
     where = f"{name}@{revision}" if revision else name
     try:
         found = get(only or WANTED)
-        if only is None and not any((found / file).is_file() for file in (SINGLE, INDEX)):
+        kinds = (SINGLE, INDEX, ADAPTER)
+        if only is None and not any((found / file).is_file() for file in kinds):
             get(WANTED_BIN)  # into the same directory
         return found
     except errors.GatedRepoError:

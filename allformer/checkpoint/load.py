@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ import torch
 
 import allformer.codecs  # noqa: F401  (registers them)
 from allformer.checkpoint.account import renamed
+from allformer.checkpoint.adapter.below import task_config, with_new
+from allformer.checkpoint.adapter.files import CONFIG, is_adapter, open_adapter
+from allformer.checkpoint.adapter.on_body import check_fresh, on_body, own_tree
+from allformer.checkpoint.adapter.put import put_adapter
 from allformer.checkpoint.files import TensorFiles, find_gguf_weights, open_tensors
 from allformer.checkpoint.gguf_file import gguf_config, read_gguf
 from allformer.checkpoint.hub import find_checkpoint
@@ -50,6 +55,7 @@ def load(
     dtype: torch.dtype | None = None,
     architecture: str | None = None,
     ignore: Iterable[str] = (),
+    base: str | Path | None = None,
     quantised: bool = False,
 ) -> AnyModel:
     """The model in a directory (or of a hub id), in eval mode: `load("openai-community/gpt2")`.
@@ -59,11 +65,20 @@ def load(
     names, e.g. "BertModel" for the bare model. `ignore` names fields of config.json to overlook.
     OpenAI's files of Whisper are read as they are: `load("tiny.en.pt")`. So are GGUF files of
     LLaMA's kind, or a directory with one: `load("model-Q4_K_M.gguf")` widens its numbers, and with
-    `quantised` matrices keep the bits that they have there.
+    `quantised` matrices keep the bits that they have there. An adapter of PEFT's is put on the
+    model that it names, or on `base`: `load("path/to/adapter", base="path/to/gpt2")`.
     """
     if is_openai_whisper(Path(path)):
         return read_openai_whisper(path, device=device, dtype=dtype)
     directory = find_checkpoint(path)
+    how = _How(device, dtype, architecture, tuple(ignore))
+    if is_adapter(directory):
+        return _with_adapter(directory, base, how)
+    if base is not None:
+        raise CheckpointError(
+            f"base={str(base)!r} is for adapters, and {directory} is none: it has no {CONFIG}; "
+            f"leave base out"
+        )
     if (gguf := find_gguf_weights(directory)) is not None:
         return read_gguf(
             gguf, device=device, dtype=dtype, architecture=architecture, ignore=ignore,
@@ -75,8 +90,56 @@ def load(
         )
     if is_open_clip(directory):
         return read_openai_clip(directory, device=device, dtype=dtype)
-    raw, files, ignore = read_json(directory / "config.json"), open_tensors(directory), {*ignore}
-    if FIELD not in ignore:
+    model = _load(directory, read_json(directory / "config.json"), open_tensors(directory), how)
+    model.provenance.source = str(path)
+    return model
+
+
+@dataclass(frozen=True)
+class _How:
+    """What the caller of `load` wants."""
+
+    device: torch.device | str
+    dtype: torch.dtype | None
+    architecture: str | None
+    ignore: tuple[str, ...]
+
+
+def _with_adapter(directory: Path, base: str | Path | None, how: _How) -> AnyModel:
+    """The model below an adapter, with it on; what is new to its task comes from the adapter."""
+    adapter = open_adapter(directory)
+    below = adapter.find_base(base)
+    if is_adapter(below):
+        raise CheckpointError(
+            f"{below}, the base of {directory}, is an adapter itself; merge it first (allformer "
+            f"convert {below} OUT --merge), and give base=OUT"
+        )
+    tree = own_tree(adapter) if how.architecture is None else None
+    if tree is not None:
+        trained = load(below, device=how.device, dtype=how.dtype, ignore=how.ignore)
+        found, fresh = on_body(tree, trained, adapter)
+        model: AnyModel = found
+    elif find_gguf_weights(below) is not None:
+        kind = how.architecture
+        model = load(below, device=how.device, dtype=how.dtype, architecture=kind)
+        fresh = []
+    else:
+        raw, files = read_json(below / "config.json"), open_tensors(below)
+        task = task_config(adapter, raw, how.architecture)
+        how = replace(how, architecture=task.named)
+        model, fresh = _load(below, task.raw, with_new(files, task.new), how), []
+    model.provenance.source = str(base or adapter.base)
+    put_adapter(model, adapter)
+    check_fresh(model, fresh, adapter)
+    if (directory / GENERATION).is_file():  # what a run says goes before its base
+        model.provenance.generation = read_json(directory / GENERATION)
+    model.provenance.images |= _image_files(directory)
+    return model.eval()
+
+
+def _load(directory: Path, raw: dict[str, Any], files: TensorFiles, how: _How) -> AnyModel:
+    """The model that a config.json means, with the weights of some files."""
+    if FIELD not in how.ignore:
         raw, files = open_packed(raw, files)
     if "is" in raw:
         model = _build_own(directory, raw, files)
@@ -84,15 +147,15 @@ def load(
     else:
         family = find_family(raw)
         model_config, provenance = read_config(
-            raw, _told(files, family), architecture=architecture, ignore=ignore
+            raw, _told(files, family), architecture=how.architecture, ignore=how.ignore
         )
         check_size(model_config, files)
         model = build(model_config, device="meta")
         model.provenance = provenance
         named = family.weights(model_config, provenance.architecture)
         held = place(model, named, files, family.prefix)
-        ops = [*_bridge(family, held, files, architecture is not None), *held]
-    loaded = load_weights(model, ops, files, device=device, dtype=dtype)
+        ops = [*_bridge(family, held, files, how.architecture is not None), *held]
+    loaded = load_weights(model, ops, files, device=how.device, dtype=how.dtype)
     model.provenance.fates, model.provenance.aside = loaded.fates, loaded.aside
     model.provenance.images = _image_files(directory)
     if (directory / GENERATION).is_file():

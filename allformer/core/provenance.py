@@ -23,4 +23,5 @@ class Provenance:
     images: dict[str, str] = field(
         default_factory=dict
     )  # files on how images or sounds are prepared
+    source: str = ""  # the directory or hub id that its weights were loaded from
     aside: dict[str, Tensor] = field(default_factory=dict)  # what its file holds and nothing reads

@@ -50,5 +50,6 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
 
 
 FAMILY = Family(
-    "deit", ARCHITECTURES, image_encoder.USUAL, PRESETS, read, write, weights, prefix="deit."
-)
+    "deit", ARCHITECTURES, image_encoder.USUAL, PRESETS, read, write, weights, prefix="deit.",
+    in_memory=image_map.IN_MEMORY,
+)  # fmt: skip

@@ -174,4 +174,7 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     return weights_over(model, "dinov2")
 
 
-FAMILY = Family("dinov2", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="dinov2.")
+FAMILY = Family(
+    "dinov2", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="dinov2.",
+    in_memory=image_map.ATTENTION,
+)  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from allformer.config import EncoderOnly, LearnedPlane, Patches
-from allformer.families import dinov2, image_encoder
+from allformer.families import dinov2, image_encoder, image_map
 from allformer.families.family import Family, architectures, expect, fit
 from allformer.families.fields import Fields
 from allformer.families.weights import WeightMap
@@ -49,4 +49,7 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
     return dinov2.weights_over(model, NAME)
 
 
-FAMILY = Family(NAME, ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix=f"{NAME}.")
+FAMILY = Family(
+    NAME, ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix=f"{NAME}.",
+    in_memory=image_map.ATTENTION,
+)  # fmt: skip

@@ -83,6 +83,8 @@ class Family:
     tree: type = config.Model  # what it reads and writes: a model's tree, or a codec's
     # The preprocessor_config.json of a model that had none, where its tree tells all of it.
     prepares: Callable[[Any], dict[str, Any]] = lambda tree: {}
+    # What transformers calls in memory what its files call otherwise, for `re.sub` in this order.
+    in_memory: tuple[tuple[str, str], ...] = ()
 
     def make(self, raw: Mapping[str, Any]) -> Any:
         """A model by the fields of its config.json: `FAMILY.make({"hidden_size": 1024})`."""

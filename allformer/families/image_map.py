@@ -21,6 +21,20 @@ TOKENS = {
     "mask": "mask_token",
 }
 
+# What transformers 5 calls modules of layers in memory; DINOv2's keep their place and their MLP.
+ATTENTION = (
+    (r"attention\.attention\.query\b", "attention.q_proj"),
+    (r"attention\.attention\.key\b", "attention.k_proj"),
+    (r"attention\.attention\.value\b", "attention.v_proj"),
+    (r"attention\.output\.dense\b", "attention.o_proj"),
+)
+IN_MEMORY = (
+    *ATTENTION,
+    (r"\bencoder\.layer\.", "layers."),
+    (r"\bintermediate\.dense\b", "mlp.fc1"),
+    (r"\boutput\.dense\b", "mlp.fc2"),
+)
+
 
 def weights(model: EncoderOnly, base: str, mask: tuple[int, ...] = (1, 1)) -> list[Op]:
     """All but the layers; `base` is the body's name within a model with a head, `mask` how the

@@ -59,5 +59,6 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
 
 
 FAMILY = Family(
-    "vit", ARCHITECTURES, image_encoder.USUAL, PRESETS, read, write, weights, prefix="vit."
-)
+    "vit", ARCHITECTURES, image_encoder.USUAL, PRESETS, read, write, weights, prefix="vit.",
+    in_memory=image_map.IN_MEMORY,
+)  # fmt: skip

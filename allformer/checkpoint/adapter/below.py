@@ -1,0 +1,101 @@
+"""The model that an adapter stands on: its body is the base's, its head may be new to the task.
+
+A base that was trained on words gets the head that the adapter brings along: by the config.json
+beside the adapter (`save_adapter` writes one), or by PEFT's task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from allformer.checkpoint.adapter.files import BEFORE, AdapterFiles
+from allformer.checkpoint.adapter.form import Tensors
+from allformer.checkpoint.adapter.task import kind_of
+from allformer.checkpoint.files import TensorFiles
+from allformer.checkpoint.stored import InMemory, Stored
+from allformer.errors import CheckpointError
+from allformer.families.config_json import find_family
+from allformer.families.family import architecture_of
+from allformer.json_file import read_object
+
+HEADS = ("classifier", "score", "qa_outputs", "classification_head", "head")
+
+
+@dataclass
+class Task:
+    """The config.json of the whole, the class of it where it is not the base's, and tensors that
+    the base may lack."""
+
+    raw: dict[str, Any]
+    named: str | None
+    new: Tensors = field(default_factory=dict)
+
+
+def task_config(adapter: AdapterFiles, raw: dict[str, Any], architecture: str | None) -> Task:
+    """What is to be built for an adapter on a base that has this config.json."""
+    if architecture is not None:
+        return Task(raw, architecture)
+    beside = adapter.directory / "config.json"
+    if beside.is_file():
+        own = read_object(beside, CheckpointError)
+        if "is" in own or "is" in raw:
+            return _own_words(adapter, own, raw)
+        named = architecture_of(own, find_family(own))
+        same = named == architecture_of(raw, find_family(raw))
+        return Task(own, None if same else named, _heads(adapter.tensors))
+    if "is" in raw:
+        return Task(raw, None)
+    return _by_task(adapter, raw)
+
+
+def _own_words(adapter: AdapterFiles, own: dict[str, Any], raw: dict[str, Any]) -> Task:
+    if ("is" in own) != ("is" in raw):
+        raise CheckpointError(
+            f"{adapter.directory} is of a model in {'our own' if 'is' in own else 'another'} "
+            f"layout, and its base is not; give the base that it was trained on"
+        )
+    if own.get("head") == raw.get("head"):
+        return Task(own, None)
+    new = {name: x for name, x in adapter.tensors.items() if name.startswith("head.")}
+    return Task(own, "own", new)
+
+
+def _by_task(adapter: AdapterFiles, raw: dict[str, Any]) -> Task:
+    """The class of the base's family that has the head of PEFT's task, if the base has none."""
+    family, kind = find_family(raw), kind_of(adapter.raw.get("task_type"))
+    now = architecture_of(raw, family)
+    if kind in (None, "bare") or family.architectures[now] == kind:
+        return Task(raw, None)
+    named = next((a for a, head in family.architectures.items() if head == kind), None)
+    if named is None:
+        return Task(raw, None)
+    new = _heads(adapter.tensors)
+    labels = next((len(x) for name, x in new.items() if name.endswith(".bias")), None)
+    labels = labels or next((len(x) for name, x in new.items() if name.endswith(".weight")), 2)
+    names = {str(i): f"LABEL_{i}" for i in range(labels)}
+    if kind in ("class", "token") and len(raw.get("id2label") or ()) != labels:
+        raw = {**raw, "id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+    return Task(raw, named, new)
+
+
+def _heads(tensors: Mapping[str, Any]) -> Tensors:
+    """The tensors of a head among those that an adapter has whole."""
+    out: Tensors = {}
+    for name, tensor in tensors.items():
+        plain = name.removeprefix(BEFORE[0])
+        plain = plain.removeprefix(BEFORE[1])
+        if plain.partition(".")[0] in HEADS and ".lora_" not in plain:
+            out[plain] = tensor
+    return out
+
+
+def with_new(files: TensorFiles, new: Tensors) -> TensorFiles:
+    """The base's files, and tensors that they lack, or have of another shape (other labels)."""
+    fresh: dict[str, Stored] = {
+        name: InMemory(name, x, files.where)
+        for name, x in new.items()
+        if name not in files or files[name].shape != tuple(x.shape)
+    }
+    return TensorFiles(files.where, [*({**files, **fresh}).values()]) if fresh else files
