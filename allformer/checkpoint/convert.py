@@ -9,6 +9,7 @@
     convert("model-Q4_K_M.gguf", "out")                  # llama.cpp's, widened → Hugging Face
     convert("roberta-base", "out", length=4096, mixer=Window(512, 512))   # → a Longformer
     convert("llama", "out", quantise="int4")             # matrices in four bits; "none" widens them
+    convert("path/to/adapter", "out", merge=True)        # an adapter in its base's weights
 
 `out/certificate.json` says what became of each key, which files these are (SHA-256), and how far
 the results of the two are apart, ours and transformers' where that is installed.
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.checkpoint.adapter.files import is_adapter
 from allformer.checkpoint.files import find_gguf_weights, open_tensors
 from allformer.checkpoint.hashes import sha256
 from allformer.checkpoint.hub import find_checkpoint
@@ -35,6 +37,7 @@ from allformer.checkpoint.leftovers import CERTIFICATE, remove_leftovers
 from allformer.checkpoint.lengthen import WINDOW, lengthen
 from allformer.checkpoint.llama2c import read_llama2c, read_pieces, write_sentencepiece
 from allformer.checkpoint.load import GENERATION, load, read_json
+from allformer.checkpoint.merged import check_merge, describe_adapter, is_narrow, read_merged
 from allformer.checkpoint.older_run import generation_of, own_tokenizer
 from allformer.checkpoint.openai_clip import read_openai_clip
 from allformer.checkpoint.openai_whisper import is_openai_whisper, read_openai_whisper
@@ -78,6 +81,8 @@ def convert(
     quantise: str | None = None,
     group: int | None = None,
     calibrate: Tensor | None = None,
+    merge: bool = False,
+    base: str | Path | None = None,
     run: bool = True,
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
@@ -85,7 +90,8 @@ def convert(
 
     `family` is the layout to write (one of transformers', or "allformer"; by default that of the
     source); `length` and `mixer` make the model longer (`lengthen`); `quantise`, `group` and
-    `calibrate` are as in `core.quantise`, and "none" makes a quantised model plain; `run=False`
+    `calibrate` are as in `core.quantise`, and "none" makes a quantised model plain; `merge`
+    computes an adapter into the weights of the model that it names, or of `base`; `run=False`
     leaves the comparison out. `tell` hears what is being done.
     """
     if quantise is None and (group is not None or calibrate is not None):
@@ -96,11 +102,14 @@ def convert(
     where = Path(source) if Path(source).is_file() else find_checkpoint(source)
     if where.resolve() == target.resolve():
         raise CheckpointError(f"{target} is the source itself; give another directory")
+    adapter = check_merge(where, merge)
     tell(f"reading {source}")
-    original = read_file(where) if where.is_file() else load(where)
+    original = read_file(where) if where.is_file() else load(where, base=base)
     model = original
+    if merge:
+        model = read_merged(where, base)
     if length is not None:
-        model = lengthen(original, length, WINDOW if mixer is None else mixer)
+        model = lengthen(model, length, WINDOW if mixer is None else mixer)
     if quantise is not None:
         model = in_bits(model, quantise, group, calibrate, dtype, tell)
     tell(f"writing {target}")
@@ -108,6 +117,8 @@ def convert(
     save(model, target, family=family, dtype=dtype, max_shard_bytes=max_shard_bytes)
     new = set() if model.provenance.generation is None else {GENERATION}
     if where.is_dir():
+        if adapter is not None:
+            new |= copy_others(adapter.find_base(base), target)
         new |= copy_others(where, target)
         if length is not None:
             tell_length(target, length)
@@ -126,7 +137,7 @@ def convert(
     certificate = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
-        "source": describe(where),
+        "source": describe(where) if adapter is None else describe_adapter(adapter, base),
         "target": describe(target),
         "parameters": size_of(model),
         **({} if quantise is None else {"quantised": _told(quantise, group, calibrate)}),
@@ -195,6 +206,7 @@ def compare(
         gaps = [(a.double() - theirs[n].double()).abs().max().item() for n, a in ours.items()]
         weights["largest_difference"] = max(gaps)
     rounded = any(a.dtype != theirs[n].dtype for n, a in ours.items())
+    rounded = rounded or (is_adapter(source) and is_narrow(model))  # merging rounds once more
     sound = rounded or same
     size = size_of(model)
     if not run or size > LARGEST:
@@ -206,7 +218,8 @@ def compare(
     for path, place in ((target, "target"), (source, "source")):
         known = (written if path == target else original).provenance
         reference = None
-        if known.family and path.is_dir() and _is_theirs(path):
+        plain = path.is_dir() and not is_adapter(path)
+        if known.family and plain and _is_theirs(path):
             reference = open_with_transformers(path, known.architecture)
         if reference is None and path == target and is_quantised(written):
             tell("transformers is not asked: it needs the package compressed-tensors for this")

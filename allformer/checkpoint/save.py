@@ -84,6 +84,15 @@ def save(
     remove_leftovers(directory, texts, another=another)
 
 
+def config_of(model: AnyModel) -> dict[str, Any]:
+    """The config.json of a model in the words of the one it was loaded from; else in our own."""
+    if model.provenance.family:
+        raw, _ = write_config(model.config, model.provenance, model.provenance.family)
+        return raw
+    own: dict[str, Any] = json.loads(model.config.to_json())
+    return own
+
+
 def as_read(ops: WeightMap, model: AnyModel) -> WeightMap:
     """The map with the older names that the model's own file had, where those are kept."""
     older = [op for op in ops if isinstance(op, Renamed) and op.kept]

@@ -49,6 +49,12 @@ def convert(
     perplexity: Annotated[
         str | None, typer.Option(help="With --quantise: a text, another, to score both on.")
     ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Of an adapter: compute it into its model's weights.")
+    ] = False,
+    base: Annotated[
+        str | None, typer.Option(help="With --merge: the model, where not the one it names.")
+    ] = None,
     run: Annotated[bool, typer.Option(help="Run both and compare the results.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the certificate.")] = False,
 ) -> None:
@@ -77,6 +83,8 @@ def convert(
         quantise=quantise,
         group=group,
         calibrate=None if trial is None else trial.ids(),
+        merge=merge,
+        base=base,
         run=run,
         tell=say,
     )

@@ -120,8 +120,8 @@ class LoraForm(Form):
                     alphas[module] = float(f"{scale * root:.12g}")
                     tensors |= {f"{module}.lora_{name}": x for name, x in mine.items()}
         modules = list(ranks)
-        rank, rank_pattern = _usual(ranks, names)
-        alpha, alpha_pattern = _usual(alphas, names)
+        rank, rank_pattern = _usual(ranks, method.rank, names)
+        alpha, alpha_pattern = _usual(alphas, method.alpha, names)
         written = {
             "r": rank,
             "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
@@ -210,10 +210,10 @@ def _by_name(values: Mapping[Site, Any], usual: Any, model: Any) -> dict[str, An
     return out
 
 
-def _usual(values: Mapping[str, Any], names: Names) -> tuple[Any, dict[str, Any]]:
-    """The commonest value, and the others by the ends of their modules' names."""
+def _usual(values: Mapping[str, Any], asked: Any, names: Names) -> tuple[Any, dict[str, Any]]:
+    """The value that was asked for, else the commonest; the others by the ends of names."""
     kinds = list(dict.fromkeys(values.values()))
-    usual = max(kinds, key=lambda kind: list(values.values()).count(kind))
+    usual = max(kinds, key=lambda kind: (kind == asked, list(values.values()).count(kind)))
     pattern: dict[str, Any] = {}
     for kind in kinds:
         if kind != usual:
