@@ -12,6 +12,7 @@ import torch
 
 from tests.mutants import (
     ahead,
+    adapters,
     answers,
     audiolm,
     blocks,
@@ -84,6 +85,7 @@ ROOMS = (
     tuning,
     instructions,
     soft,
+    adapters,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]
