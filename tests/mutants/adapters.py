@@ -20,6 +20,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     "(IA)³ written": by_hand.check_ia3_written,
     "older names": by_hand.check_older_names,
     "tied table": by_hand.check_tied,
+    "prefix behind an encoder": by_hand.check_prefix_order,
+    "prompt before an encoder": by_hand.check_prompt_rows,
     **{
         f"lora written, {case}": partial(by_hand.check_lora_written, *given)
         for case, given in by_hand.WRITTEN.items()
@@ -72,6 +74,15 @@ MUTANTS: list[Mutant] = [
         "not torch.equal(mine.to(tensor), tensor)", "False", "tied table"),
     bug("the table without its head", "PEFT unties them", f"{WHOLE}:write_whole",
         "if first in theirs:", "if False:", "tied table", raises=(AssertionError, KeyError)),
+    bug("prefixes in order behind an encoder", "not the layers that PEFT trained",
+        f"{AT}.prefix:PrefixForm.read", "parts[2 * i % len(parts)]", "parts[i]",
+        "prefix behind an encoder"),
+    bug("prefixes written in order", "PEFT gives layers each other's keys",
+        f"{AT}.prefix:_dealt", "place = 2 * i % len(parts)", "place = i",
+        "prefix behind an encoder"),
+    bug("the decoder's rows of a prompt", "PEFT never trained them",
+        f"{AT}.prompt:PromptForm.read", "table[:tokens]", "table[tokens:]",
+        "prompt before an encoder"),
     bug("files' names for modules", "PEFT finds no module", f"{NAMES}:Names.now",
         "re.sub(pattern, to, name)", "name", "older names",
         raises=(AssertionError, CheckpointError)),

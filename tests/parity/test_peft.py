@@ -62,11 +62,13 @@ def both_ways(name: str, config: Any, folder: Path) -> Any:
     return ours
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", BASES)
 def test_lora_goes_both_ways(name: str, tmp_path: Path) -> None:
     both_ways(name, lora(name), tmp_path)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", BASES)
 def test_lora_trains_alike(name: str, tmp_path: Path) -> None:
     trains_alike(name, peft_model(name, lora(name)), tmp_path)
@@ -84,6 +86,43 @@ def test_dora_goes_both_ways_and_trains_alike(name: str, tmp_path: Path) -> None
 def test_ia3_goes_both_ways_and_trains_alike(name: str, tmp_path: Path) -> None:
     both_ways(name, ia3(name), tmp_path)
     trains_alike(name, peft_model(name, ia3(name)), tmp_path)
+
+
+def prefix(name: str, **more: Any) -> Any:
+    """Three learned keys and values."""
+    return peft.PrefixTuningConfig(num_virtual_tokens=3, task_type=BASES[name].task, **more)
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_prefixes_go_both_ways_and_train_alike(name: str, tmp_path: Path) -> None:
+    both_ways(name, prefix(name), tmp_path)
+    trains_alike(name, peft_model(name, prefix(name)), tmp_path)
+
+
+def test_a_prefix_that_a_network_made_is_read(tmp_path: Path) -> None:
+    both_ways("gpt2", prefix("gpt2", prefix_projection=True, encoder_hidden_size=8), tmp_path)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_prefixes_behind_an_encoder_go_both_ways(name: str, tmp_path: Path) -> None:
+    both_ways(name, prefix(name), tmp_path)
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
+def test_prompts_go_both_ways_and_train_alike(name: str, tmp_path: Path) -> None:
+    config = peft.PromptTuningConfig(num_virtual_tokens=3, task_type=BASES[name].task)
+    both_ways(name, config, tmp_path)
+    trains_alike(name, peft_model(name, config), tmp_path)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_prompts_before_an_encoder_go_both_ways(name: str, tmp_path: Path) -> None:
+    config = peft.PromptTuningConfig(num_virtual_tokens=3, task_type=BASES[name].task)
+    both_ways(name, config, tmp_path)
 
 
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -110,6 +149,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", OPTIONS)
 def test_options_of_lora_go_both_ways(case: str, tmp_path: Path) -> None:
     name, more = OPTIONS[case]
@@ -146,6 +186,7 @@ OURS: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", OURS)
 def test_peft_opens_what_we_have_tuned(case: str, tmp_path: Path) -> None:
     name, method = OURS[case]

@@ -80,6 +80,10 @@ METHODS = {
     "lora": (tune.Lora(rank=2, targets=("c_attn",)), "peft"),
     "dora": (tune.Lora(rank=2, targets=("q", "down"), dora=True, dropout=0.1), "peft"),
     "ia3": (tune.Ia3(), "peft"),
+    "prefix": (tune.Prefix(3), "peft"),
+    "a made prefix": (tune.Prefix(3, hidden=5), "peft"),
+    "prompt": (tune.Prompt(3), "peft"),
+    "bottleneck": (tune.Bottleneck(), "allformer"),
     "bitfit": (tune.BitFit(), "allformer"),
     "both": ((tune.Lora(rank=2), tune.Ia3(targets=(), inputs=("down",))), "allformer"),
 }
@@ -213,7 +217,7 @@ def lose(tensors: dict[str, torch.Tensor]) -> None:
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
-    "another kind": ({"peft_type": "LOHA"}, r"peft_type='LOHA', which is none .* LORA, IA3"),
+    "another kind": ({"peft_type": "LOHA"}, r"'LOHA', which is none .* LORA, IA3, PREFIX"),
     "no kind": ({"peft_type": None}, r"peft_type=None"),
     "a field": ({"use_qalora": True}, r"use_qalora=True, which is not supported"),
     "a start": ({"init_lora_weights": "pissa"}, r"'pissa', which changes the base"),

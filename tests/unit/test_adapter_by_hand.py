@@ -32,9 +32,18 @@ WIDE = {
 FIELDS: dict[str, dict[str, Any]] = {
     "gpt2": {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 32},
     "bert": {"vocab_size": 50, "num_labels": 3, **WIDE},
+    "bart": {
+        "vocab_size": 50, "d_model": 24, "encoder_layers": 1, "decoder_layers": 3,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32, "max_position_embeddings": 32,
+    },
     "vit": {"image_size": 8, "patch_size": 4, "num_labels": 3, **WIDE},
+}  # fmt: skip
+HEADS = {
+    "bert": "BertForSequenceClassification",
+    "bart": "BartForConditionalGeneration",
+    "vit": "ViTForImageClassification",
 }
-HEADS = {"bert": "BertForSequenceClassification", "vit": "ViTForImageClassification"}
 BEFORE = "base_model.model."
 
 
@@ -180,6 +189,30 @@ def check_tied() -> None:
         af.load_adapter(small("gpt2"), path)
 
 
+def check_prefix_order() -> None:
+    """Behind an encoder of L layers PEFT gives decoder layer i what stands in place 2 i mod L."""
+    model, table = small("bart"), noise(2, 3 * 2 * 24)
+    with on_disk(
+        {}, peft_type="PREFIX_TUNING", num_virtual_tokens=2, task_type="SEQ_2_SEQ_LM"
+    ) as path:
+        save_file({"prompt_embeddings": table}, path / "adapter_model.safetensors")
+        af.load_adapter(model, path)
+        (mine,) = tune.adapter_state(model).values()
+        same(mine, torch.cat([table.split(48, 1)[i] for i in (0, 2, 1)], 1))
+        assert af.save_adapter(model, path) == "peft"
+        same(files(path)["prompt_embeddings"], table)
+
+
+def check_prompt_rows() -> None:
+    """PEFT has as many vectors for a decoder, and never reads them."""
+    model, table = small("bart"), noise(4, 24)
+    with on_disk({}, peft_type="PROMPT_TUNING", num_virtual_tokens=2) as path:
+        save_file({"prompt_embeddings": table}, path / "adapter_model.safetensors")
+        af.load_adapter(model, path)
+        (mine,) = tune.adapter_state(model).values()
+        same(mine, table[:2])
+
+
 # --- written -------------------------------------------------------------------------------------
 
 
@@ -287,6 +320,23 @@ def test_modules_are_known_by_older_names_too() -> None:
 
 def test_a_tied_table_stays_one() -> None:
     check_tied()
+
+
+def test_prefixes_and_prompts_behind_an_encoder_are_read_as_peft_deals_them() -> None:
+    check_prefix_order()
+    check_prompt_rows()
+
+
+def test_a_prefix_that_peft_cannot_deal_out_is_written_in_our_words(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    model = small("bart")
+    stack = model.config.decoder
+    tree = replace(model.config, decoder=replace(stack, blocks=stack.blocks[:2]))
+    model = loud(make_loud(af.build(tree).double(), tables=None), tune.Prefix(2))
+    assert af.save_adapter(model, tmp_path) == "allformer"
+    with pytest.raises(CheckpointError, match="the same keys for layers 0 and 1, which differ"):
+        af.save_adapter(model, tmp_path, layout="peft")
 
 
 @pytest.mark.parametrize("case", WRITTEN)

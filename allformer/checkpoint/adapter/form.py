@@ -55,6 +55,7 @@ class Form(ABC):
     method: ClassVar[type[Method]]
     before: ClassVar[str] = "base_model.model."
     biases: ClassVar[bool] = False  # whether it may have biases beside it
+    tasked: ClassVar[bool] = False  # whether PEFT does without it where it knows no task
 
     @abstractmethod
     def read(self, fields: Fields, tensors: Tensors, names: Names, model: Any) -> Said:

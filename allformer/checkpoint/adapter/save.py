@@ -101,12 +101,15 @@ def _as_peft(model: Any, name: str) -> tuple[dict[str, Any], Tensors]:
     whole = write_whole(adapter.own, names, model, written.modules)
     if whole.bias != "none" and not form.biases:
         raise NotPeft(f"{form.kind} has no biases beside it")
+    task = task_of(model, names, whole.modules)
+    if form.tasked and task["task_type"] is None:
+        raise NotPeft(f"it has no task for {names.architecture} with {form.kind}")
     said = {
         "peft_type": form.kind,
         "inference_mode": True,
         "modules_to_save": whole.modules or None,
         **({"bias": whole.bias} if form.biases else {}),
-        **task_of(model, names, whole.modules),
+        **task,
         **written.fields,
     }
     tensors = written.tensors | whole.tensors
