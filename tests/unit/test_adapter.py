@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import allformer as af
 from allformer import config, tune
+from allformer.checkpoint.adapter.files import open_adapter
 from allformer.checkpoint.adapter.names import covered, shortest
 from allformer.checkpoint.convert import convert
 from allformer.cli.main import app
@@ -162,6 +163,20 @@ def test_the_base_may_lie_beside_the_adapter(lora: Path, gpt2: Path) -> None:
     (lora / "below").symlink_to(gpt2)
     change(lora, base_model_name_or_path="below")
     assert says(af.load(lora)).isfinite().all()
+
+
+def test_older_files_are_read_without_running_them(lora: Path) -> None:
+    wanted = says(af.load(lora))
+    torch.save(load_file(lora / WEIGHTS), lora / "adapter_model.bin")
+    (lora / WEIGHTS).unlink()
+    assert torch.equal(says(af.load(lora)), wanted)
+
+
+def test_a_revision_of_the_hub_is_written_and_read_apart(gpt2: Path, tmp_path: Path) -> None:
+    af.save_adapter(tuned(gpt2, tune.Ia3()), tmp_path, base="owner/name@main")
+    raw = json.loads((tmp_path / CONFIG).read_text())
+    assert (raw["base_model_name_or_path"], raw["revision"]) == ("owner/name", "main")
+    assert open_adapter(tmp_path).base == "owner/name@main"
 
 
 # --- merged --------------------------------------------------------------------------------------

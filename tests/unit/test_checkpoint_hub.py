@@ -109,6 +109,16 @@ def test_bin_is_fetched_where_there_are_no_safetensors(hub):
     assert hub.got() == {*SMALL, "pytorch_model.bin"}
 
 
+def test_an_adapter_is_fetched_as_safetensors_if_it_can_be(hub):
+    hub.files = ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"]
+    find_checkpoint("owner/name")
+    assert hub.got() == {"adapter_config.json", "adapter_model.safetensors"}
+    hub.files.remove("adapter_model.safetensors")
+    (hub.folder / "adapter_model.safetensors").unlink()
+    find_checkpoint("owner/name")
+    assert hub.got() == {"adapter_config.json", "adapter_model.bin"}
+
+
 def test_a_revision_is_passed_on(hub):
     hub.files = ["model.safetensors"]
     find_checkpoint("owner/name@refs/pr/7")
