@@ -18,9 +18,11 @@ from allformer.checkpoint.adapter.files import open_adapter
 from allformer.checkpoint.adapter.names import covered, shortest
 from allformer.checkpoint.convert import convert
 from allformer.cli.main import app
-from allformer.errors import CheckpointError
+from allformer.errors import CheckpointError, ConfigError
 from allformer.families import FAMILIES
+from allformer.families.config_json import read_config
 from tests.loud import make_loud
+from tests.unit.test_tune import quantised
 
 GPT2 = {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 32}
 IDS = torch.arange(10).view(2, 5)
@@ -132,6 +134,47 @@ def test_another_head_comes_with_an_adapter_in_our_words(tmp_path: Path) -> None
     again = af.load(tmp_path / "lora")
     assert again.config.head == head
     assert torch.equal(says(again), says(model))
+
+
+def test_a_head_of_two_layers_comes_with_its_labels(tmp_path: Path) -> None:
+    """As PEFT's own files have no config.json beside them, the file tells how many there are."""
+    raw = {
+        "model_type": "roberta", "vocab_size": 50, "num_labels": 4, "hidden_size": 24,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    }  # fmt: skip
+    tree, _ = read_config(raw, architecture="RobertaForSequenceClassification")
+    af.save(make_loud(af.build(tree)), tmp_path / "whole")
+    af.save(af.load(tmp_path / "whole", architecture="RobertaModel"), tmp_path / "body")
+    model = tuned(tmp_path / "whole", tune.Lora(targets=("q",)))
+    af.save_adapter(model, tmp_path / "lora", base=tmp_path / "body")
+    (tmp_path / "lora" / "config.json").unlink()
+    again = af.load(tmp_path / "lora")
+    assert len(again.config.head.labels) == 4
+    assert torch.equal(says(again), says(model))
+
+
+def test_an_adapter_of_a_model_in_few_bits_is_an_adapter_as_any(gpt2: Path, lora: Path) -> None:
+    model = af.load(gpt2, dtype=torch.float32)
+    quantised(model)
+    af.load_adapter(model, lora)
+    wanted, got = says(af.load(lora)), says(model).double()
+    assert (got - wanted).norm() < 0.1 * wanted.norm()
+    before = load_file(lora / WEIGHTS)
+    af.save_adapter(model, lora)
+    for name, tensor in load_file(lora / WEIGHTS).items():
+        torch.testing.assert_close(tensor.double(), before[name], rtol=1e-6, atol=1e-6)
+
+
+def test_what_is_merged_is_taken_out_before_it_is_written(gpt2: Path, tmp_path: Path) -> None:
+    model = tuned(gpt2, tune.Lora(rank=2, targets=("k",), dora=True))
+    tune.merge(model)
+    with pytest.raises(ConfigError, match="merged"):
+        af.save_adapter(model, tmp_path)
+
+
+def test_shapes_alone_are_loaded_on_meta(lora: Path) -> None:
+    model = af.load(lora, device="meta")
+    assert all(p.is_meta for p in model.parameters())
 
 
 def test_one_of_several_adapters_is_written_by_name(gpt2: Path, tmp_path: Path) -> None:

@@ -72,12 +72,18 @@ def _by_task(adapter: AdapterFiles, raw: dict[str, Any]) -> Task:
     if named is None:
         return Task(raw, None)
     new = _heads(adapter.tensors)
-    labels = next((len(x) for name, x in new.items() if name.endswith(".bias")), None)
-    labels = labels or next((len(x) for name, x in new.items() if name.endswith(".weight")), 2)
+    labels = _labels(new)
     names = {str(i): f"LABEL_{i}" for i in range(labels)}
     if kind in ("class", "token") and len(raw.get("id2label") or ()) != labels:
         raw = {**raw, "id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
     return Task(raw, named, new)
+
+
+def _labels(head: Tensors) -> int:
+    """How many classes a head has, by its last matrix; 2 is what transformers takes for granted."""
+    matrices = [name for name in head if name.endswith(".weight")]
+    last = [name for name in matrices if name.endswith("out_proj.weight")] or matrices
+    return len(head[last[0]]) if last else 2
 
 
 def _heads(tensors: Mapping[str, Any]) -> Tensors:

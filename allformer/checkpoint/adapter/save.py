@@ -19,7 +19,7 @@ from allformer.checkpoint.adapter.whole import write_whole
 from allformer.checkpoint.save import config_of, write_json
 from allformer.checkpoint.weights import write_tensors
 from allformer.errors import CheckpointError
-from allformer.tune.apply import active
+from allformer.tune.apply import active, check_free
 from allformer.tune.bitfit import BitFit
 from allformer.tune.state import adapter_state
 from allformer.tune.tuning import must_be_tuned
@@ -42,6 +42,7 @@ def save_adapter(
     words; by default PEFT's where it has words for the adapter. Gives the layout written.
     """
     tuning = must_be_tuned(model)
+    check_free(tuning)
     name = _the_one(model) if name is None else tuning.known(name)
     if tuning.adapters[name].in_place:
         raise CheckpointError(
