@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,9 @@ def test_a_model_of_no_family_has_its_adapters_in_our_words(tmp_path: Path) -> N
     model = tuned(tmp_path / "base", tune.Lora(targets=("q",), ranks={"layers.1.attention.q": 3}))
     assert af.save_adapter(model, tmp_path / "lora") == "allformer"
     assert torch.equal(says(af.load(tmp_path / "lora")), says(model))
-    with pytest.raises(CheckpointError, match="cannot be said in PEFT's layout: no family"):
+    with pytest.raises(
+        CheckpointError, match=r"PEFT's layout: no family of transformers can say this model; leave"
+    ):
         af.save_adapter(model, tmp_path / "no", layout="peft")
 
 
@@ -131,6 +134,21 @@ def test_another_head_comes_with_an_adapter_in_our_words(tmp_path: Path) -> None
     model.decoder.load_state_dict(words.decoder.state_dict())
     tune.apply(model.eval(), tune.Lora(targets=("q",)), seed=0)
     af.save_adapter(model, tmp_path / "lora", base=tmp_path / "base")
+    again = af.load(tmp_path / "lora")
+    assert again.config.head == head
+    assert torch.equal(says(again), says(model))
+
+
+def test_another_head_stands_on_a_base_in_our_own_layout(gpt2: Path, tmp_path: Path) -> None:
+    """PEFT's words for the adapter, ours for the model: as the base was written."""
+    words = af.load(gpt2)
+    af.save(words, tmp_path / "base", family="allformer")
+    head = config.ClassHead(("bad", "good", "so so"), at="last", bias=False)
+    stack = replace(words.config.decoder, source=replace(words.config.decoder.source, pad_id=49))
+    model = af.build(config.DecoderOnly(stack, head), seed=1).double().eval()
+    model.decoder.load_state_dict(words.decoder.state_dict())
+    tune.apply(model, tune.Lora(targets=("q",)), seed=0)
+    assert af.save_adapter(model, tmp_path / "lora", base=tmp_path / "base") == "peft"
     again = af.load(tmp_path / "lora")
     assert again.config.head == head
     assert torch.equal(says(again), says(model))

@@ -1,7 +1,7 @@
 """The model that an adapter stands on: its body is the base's, its head may be new to the task.
 
 A base that was trained on words gets the head that the adapter brings along: by the config.json
-beside the adapter (`save_adapter` writes one), or by PEFT's task.
+of transformers' beside the adapter, or by PEFT's task. (`on_body.py`: by one of ours.)
 """
 
 from __future__ import annotations
@@ -37,29 +37,15 @@ def task_config(adapter: AdapterFiles, raw: dict[str, Any], architecture: str | 
     """What is to be built for an adapter on a base that has this config.json."""
     if architecture is not None:
         return Task(raw, architecture)
+    if "is" in raw:
+        return Task(raw, None)
     beside = adapter.directory / "config.json"
     if beside.is_file():
         own = read_object(beside, CheckpointError)
-        if "is" in own or "is" in raw:
-            return _own_words(adapter, own, raw)
         named = architecture_of(own, find_family(own))
         same = named == architecture_of(raw, find_family(raw))
         return Task(own, None if same else named, _heads(adapter.tensors))
-    if "is" in raw:
-        return Task(raw, None)
     return _by_task(adapter, raw)
-
-
-def _own_words(adapter: AdapterFiles, own: dict[str, Any], raw: dict[str, Any]) -> Task:
-    if ("is" in own) != ("is" in raw):
-        raise CheckpointError(
-            f"{adapter.directory} is of a model in {'our own' if 'is' in own else 'another'} "
-            f"layout, and its base is not; give the base that it was trained on"
-        )
-    if own.get("head") == raw.get("head"):
-        return Task(own, None)
-    new = {name: x for name, x in adapter.tensors.items() if name.startswith("head.")}
-    return Task(own, "own", new)
 
 
 def _by_task(adapter: AdapterFiles, raw: dict[str, Any]) -> Task:

@@ -34,8 +34,9 @@ def save_adapter(
     name: str | None = None,
     base: str | Path | None = None,
     layout: str | None = None,
+    config: bool = True,
 ) -> str:
-    """Write adapter_config.json, adapter_model.safetensors and the model's config.json.
+    """Write adapter_config.json, adapter_model.safetensors and, unless not `config`, config.json.
 
     `name` may be left out where one adapter acts. `base` is the model below, as others shall find
     it (by default where this one was loaded from). `layout` is "peft", or "allformer" for our own
@@ -59,14 +60,16 @@ def save_adapter(
             written = LAYOUTS[0]
         except (NotPeft, CheckpointError) as error:
             if layout is not None:
+                why = str(error).partition(" (")[0]  # without what each family lacks
                 raise CheckpointError(
-                    f"adapter {name!r} cannot be said in PEFT's layout: {error}; leave layout out"
+                    f"adapter {name!r} cannot be said in PEFT's layout: {why}; leave layout out"
                 ) from None
     said |= _below(below)
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
     write_tensors({key: x.cpu() for key, x in tensors.items()}, directory / WEIGHTS[0])
-    write_json(directory / "config.json", config_of(model))
+    if config:
+        write_json(directory / "config.json", config_of(model))
     write_json(directory / CONFIG, said)
     return written
 
