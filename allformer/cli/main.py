@@ -231,7 +231,8 @@ app.command(epilog=UNITS)(units)
 app.command(
     epilog="Examples: `allformer convert openai-community/gpt2 out --dtype bf16`; "
     "`allformer convert runs/demo out --family marian`; "
-    "`allformer convert stories260K.bin out --tokenizer tok512.bin`"
+    "`allformer convert stories260K.bin out --tokenizer tok512.bin`; "
+    "`allformer convert path/to/adapter out --merge`"
 )(convert)
 
 app.command(

@@ -15,12 +15,20 @@ import torch
 from torch import Tensor
 
 from allformer import config
+from allformer.checkpoint.adapter.files import source_of
 from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.leftovers import TOKENISER
 from allformer.checkpoint.load import load
 from allformer.core.model import AnyModel
 from allformer.core.precision import pick_device
 from allformer.errors import TaskError
-from allformer.images.processor import WORKERS, Processor, has_processor, load_processor
+from allformer.images.processor import (
+    FILES,
+    WORKERS,
+    Processor,
+    has_processor,
+    load_processor,
+)
 from allformer.images.read import Image
 from allformer.tasks.pipeline import is_half, refuse_sound_codec
 from allformer.text.load import load_tokenizer
@@ -115,14 +123,15 @@ def open_image_pipeline(
     refuse_sound_codec(model, directory)
     seeing = config.Patches | config.ResNet
     sees = any(isinstance(stack.source, seeing) for stack in model.config.stacks.values())
-    processor = load_processor(directory) if sees or has_processor(directory) else None
+    told = source_of(directory, *FILES)
+    processor = load_processor(told) if sees or has_processor(told) else None
     if processor is None or not (sees or processor.gives == "input_ids"):
         raise TaskError(
             f"{directory} reads text, not images; give a checkpoint of a model that sees (ViT, "
             f"DINOv2, CLIP, …)"
         )
     both = isinstance(model.config, config.TwoTowers)
-    tokenizer = load_tokenizer(directory) if both else None
+    tokenizer = load_tokenizer(source_of(directory, *TOKENISER)) if both else None
     return ImagePipeline(model, processor, directory, tokenizer)
 
 

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from allformer import config
-from allformer.checkpoint.files import find_gguf_weights, open_tensors
+from allformer.checkpoint.adapter.files import source_of
+from allformer.checkpoint.files import KNOWN, find_gguf_weights, open_tensors
 from allformer.checkpoint.gguf_file import gguf_config
 from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.leftovers import TOKENISER
 from allformer.checkpoint.load import load, read_json
 from allformer.checkpoint.older_run import own_tokenizer
 from allformer.checkpoint.run import Run, check_vocabulary
@@ -115,7 +117,10 @@ def open_pipeline(
     sentence = read_sentence(root)
     directory = root if sentence is None else sentence.folder
     gguf = find_gguf_weights(directory)
-    raw = read_json(directory / "config.json") if gguf is None else gguf_config(gguf)
+    if gguf is None:
+        raw = read_json(source_of(directory, "config.json") / "config.json")
+    else:
+        raw = gguf_config(gguf)
     where = device if isinstance(device, torch.device) else pick_device(device)
     if dtype is None and where.type == "cpu" and is_half(directory):
         dtype = torch.float32
@@ -150,6 +155,7 @@ def _tokenizer(directory: Path, root: Path, raw: dict[str, Any], model: AnyModel
         check_vocabulary(directory, model, tokenizer)
         return tokenizer
     files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
+    directory = source_of(directory, *TOKENISER)
     if directory != root and not any((directory / name).is_file() for name in files):
         return load_tokenizer(root)
     return load_tokenizer(directory)
@@ -159,7 +165,8 @@ def is_half(directory: Path) -> bool:
     """Whether some of its weights are in half precision."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `load` says it again
-        return any(stored.dtype in HALF for stored in open_tensors(directory).values())
+        files = open_tensors(source_of(directory, *KNOWN))
+        return any(stored.dtype in HALF for stored in files.values())
 
 
 def _without_head(raw: dict[str, Any]) -> str | None:

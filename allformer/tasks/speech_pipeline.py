@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from allformer import config
+from allformer.checkpoint.adapter.files import source_of
 from allformer.checkpoint.hub import find_checkpoint
+from allformer.checkpoint.leftovers import TOKENISER
 from allformer.checkpoint.load import load
 from allformer.checkpoint.openai_whisper import is_openai_whisper
 from allformer.core.int8 import has_int8, to_int8
@@ -137,4 +139,4 @@ def _tokenizer(given: str | Path | None, directory: Path, lone: bool, vocab: int
         return openai_whisper_tokenizer(vocab, given)
     if given is None and lone:
         return openai_whisper_tokenizer(vocab)
-    return load_tokenizer(directory if given is None else given)
+    return load_tokenizer(source_of(directory, *TOKENISER) if given is None else given)

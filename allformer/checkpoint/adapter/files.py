@@ -88,6 +88,16 @@ def is_adapter(directory: Path) -> bool:
     return (directory / CONFIG).is_file()
 
 
+def source_of(directory: Path, *names: str) -> Path:
+    """Where a checkpoint has one of some files: its directory, or of an adapter the base's.
+
+    `source_of(directory, "tokenizer.json")`: PEFT leaves the tokeniser with the base, or not.
+    """
+    if not is_adapter(directory) or any((directory / name).is_file() for name in names):
+        return directory
+    return open_adapter(directory).find_base(None)
+
+
 def open_adapter(path: str | Path) -> AdapterFiles:
     """An adapter's directory, or one of the hub: `open_adapter("someone/gpt2-lora")`."""
     directory = find_checkpoint(path)
