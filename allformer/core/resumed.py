@@ -53,8 +53,10 @@ def resume(past: Sequence[int], counts: Sequence[int], device: torch.device) -> 
     cells = keep.flatten().nonzero().squeeze(1)
     starts = torch.nn.functional.pad(count.cumsum(0), (1, 0)).int()
     numbers = (torch.tensor(past)[:, None] + torch.arange(width)).flatten()[cells]
-    parts = (keep, cells, starts, numbers)
-    return Resumed(*(x.to(device, non_blocking=True) for x in parts))
+    keep, cells, starts, numbers = (
+        x.to(device, non_blocking=True) for x in (keep, cells, starts, numbers)
+    )
+    return Resumed(keep, cells, starts, numbers)
 
 
 def resume_each(past: Tensor) -> Resumed:

@@ -149,6 +149,8 @@ def shapes(model: DecoderOnlyModel | EncoderDecoderModel) -> list[tuple[int, int
     if isinstance(model, EncoderDecoderModel) and not model.config.encoder.source.vocab:
         source = type(model.config.encoder.source).__name__
         raise _refused(f"an Engine takes ids, but the encoder's source is {source}")
+    if model.extended:
+        raise _refused("an Engine's pages have no keys or vectors that are learned ahead of a text")
     if model.vocab_head.placed:
         head = type(model.vocab_head).__name__
         raise _refused(f"an Engine's rows stand at places of their own, which {head} cannot score")

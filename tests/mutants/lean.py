@@ -31,7 +31,7 @@ MUTANTS: list[Mutant] = [
     bug("beams stay where they were", "a beam goes on from another's words", f"{CACHE}.select",
         "self.extra = self.extra.index_select(0, rows)\n        return",
         "self.extra = self.extra.clone()\n        return", "lean marian", "lean gpt2"),
-    bug("beams see each other's new words", "texts of a source grow alike", f"{CACHE}.ahead",
+    bug("beams see each other's new words", "texts of a source grow alike", f"{CACHE}.widen",
         "_NEVER).fill_diagonal_(0.0)", "0.0)", "lean marian"),
     bug("copies that part have the first one's words", "rows say what their neighbours said",
         f"{CACHE}.settle", "descending=True", "descending=False", "lean gpt2"),

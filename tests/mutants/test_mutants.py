@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from tests.mutants import (
-    ahead,
     adapters,
+    ahead,
     answers,
     audiolm,
     blocks,

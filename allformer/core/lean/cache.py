@@ -109,7 +109,7 @@ class LeanCache(Cache):
             counted = torch.cat([counted, counted[:, -1:] + more], 1)
         return counted[:, past:end].sub(1).clamp_min(0)
 
-    def ahead(self, new: int) -> int:
+    def widen(self, new: int) -> int:
         """How many columns there will be with `new` tokens of each row; copies part with them."""
         if self.copies > 1:
             own = torch.full((self.copies, self.copies), _NEVER).fill_diagonal_(0.0)

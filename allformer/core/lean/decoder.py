@@ -115,7 +115,7 @@ class LeanDecoder:
         """What all layers have in common."""
         past, how = cache.past, self.layers[0].own
         turns = None if self.turns is None else self.turns.at(past, new, numbers)
-        columns = cache.ahead(new)
+        columns = cache.widen(new)
         biases = None
         if self.biases is not None:
             places = torch.arange(past, past + new)
