@@ -113,7 +113,7 @@ class Stack(nn.Module):
         elif memory is not None or mems is not None:
             refuse_memory(memory, mems)
         cache = Cache(states)
-        cache.ahead = None if self.delta is None else self.delta.ahead
+        cache.before = None if self.delta is None else self.delta.ahead
         return cache
 
     def laid(self, side: Side, cache: Cache | None = None) -> Side:

@@ -103,14 +103,15 @@ class Cache:
     `length` is a number, or a counter on the device (`Static`); `room` is how many there can be.
     """
 
+    # What adapters put before the tokens: for so many rows, learned keys that no state has; and how
+    # many learned tokens were read first, which `length` does not count.
+    before: Callable[[int], Ahead] | None = None
+    learned = 0
+
     def __init__(self, states: Iterable[State], room: int | None = None) -> None:
         self.layers = [LayerState(state) for state in states]
         self.length: int | Tensor = 0
         self.room = room
-        # What adapters put before the tokens: of a number of rows, learned keys that no state has;
-        # and how many learned tokens were read first, which `length` does not count.
-        self.ahead: Callable[[int], Ahead] | None = None
-        self.learned = 0
 
     def __getitem__(self, layer: int) -> LayerState:
         return self.layers[layer]
@@ -124,7 +125,7 @@ class Cache:
         if self.learned:
             past = past + self.learned
             keep = None if keep is None else F.pad(keep, (self.learned, 0), value=True)
-        ahead = None if self.ahead is None else self.ahead(rows)
+        ahead = None if self.before is None else self.before(rows)
         return Grid(rows, width, keep, past, self.room, ahead)
 
     def advance(self, width: int) -> None:
