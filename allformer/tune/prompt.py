@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer.core.inputs import Side
-from allformer.core.layout import Grid, Layout, Packed, pack
+from allformer.core.layout import Layout, Packed, pack
 from allformer.core.precision import cast
 from allformer.core.sources.tokens import Tokens
 from allformer.errors import ConfigError
@@ -153,15 +153,13 @@ class Vectors(Slot):
         first = self.vectors(layout.rows, x.dtype)
         longer = _longer(layout, count)
         inputs = {"inputs_embeds": longer.lay(torch.cat([first, layout.to_grid(x)], 1))}
-        for name, given in side.inputs.items():
-            if name not in ("input_ids", "inputs_embeds"):
-                ahead = 0
-                if name == "position_ids":
-                    given, ahead = (
-                        given + count,
-                        0 if source.position is None else source.position.first,
-                    )
-                inputs[name] = _after(given, layout, longer, count, name == "position_ids", ahead)
+        for name in side.inputs.keys() - {"input_ids", "inputs_embeds"}:
+            ahead = torch.zeros(count, dtype=torch.long, device=x.device)
+            given = side.inputs[name]
+            if name == "position_ids":  # these ones' own: from the first number on
+                start = getattr(source.position, "first", 0)
+                ahead, given = torch.arange(start, start + count, device=x.device), given + count
+            inputs[name] = _after(given, ahead, layout, longer)
         bound = None if side.bound is None else side.bound + count
         return Side(longer, inputs, None, bound, count)
 
@@ -174,16 +172,11 @@ def _longer(layout: Layout, count: int) -> Layout:
     return layout._replace(width=layout.width + count, keep=keep)
 
 
-def _after(
-    given: Tensor, layout: Layout, longer: Layout, count: int, numbers: bool, first: int
-) -> Tensor:
-    """A number for each token, with those of the learned ones in front: 0, or 0, 1, 2, …"""
+def _after(given: Tensor, ahead: Tensor, layout: Layout, longer: Layout) -> Tensor:
+    """A number for each token, with those of the learned ones (P) in front of each row."""
     if isinstance(layout, Packed):
         grid = layout.to_grid(given)
     else:
-        assert isinstance(layout, Grid)
         grid = given.expand(layout.rows, layout.width)
-    ahead = grid.new_zeros(layout.rows, count)
-    if numbers:
-        ahead = ahead + torch.arange(first, first + count, device=grid.device)
-    return longer.lay(torch.cat([ahead, grid], 1))
+    first = ahead.to(grid.dtype).expand(layout.rows, -1)
+    return longer.lay(torch.cat([first, grid], 1))

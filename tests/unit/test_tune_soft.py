@@ -205,6 +205,17 @@ def test_a_prompt_is_read_before_the_tokens():
     check_prompt()
 
 
+def test_positions_that_are_given_are_those_behind_the_prompt():
+    for config in (decoder_only(), SPREAD["rotary"], SPREAD["counts all"]):
+        model = put_on(loud(config), tune.Prompt(3))
+        first = getattr(model.stack(next(iter(model.prefixes))).source.position, "first", 0)
+        ids, mask = tokens(2, 6), right_padding([4, 6], 6)
+        told = {"attention_mask": mask, "position_ids": torch.arange(first, first + 6)[None]}
+        found = model(input_ids=ids, **told).last_hidden_state
+        expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(found, expected)
+
+
 def test_a_prompt_starts_as_words():
     model = loud(decoder_only())
     source = model.decoder.source
