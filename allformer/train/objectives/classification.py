@@ -20,7 +20,6 @@ from torch import Tensor
 
 from allformer.config import ClassHead, Head
 from allformer.core.loss import IGNORE
-from allformer.core.precision import widen
 from allformer.data.records import Record
 from allformer.data.table import Table
 from allformer.errors import ConfigError
@@ -39,12 +38,9 @@ from allformer.train.supervised.labelled import Labelled, LabelOptions
 from allformer.train.supervised.labels import label_text, labels_in
 from allformer.train.supervised.packed import (
     Texts,
-    first_places,
-    last_places,
     pack_texts,
-    places_of,
-    states,
 )
+from allformer.train.supervised.scored import text_scores
 from allformer.train.supervised.supervised import (
     confusion,
     counted,
@@ -174,17 +170,7 @@ class Classification(Labelled[ClassBatch]):
 
     def scores(self, model: Any, texts: Texts, dtype: torch.dtype | None = None) -> Tensor:
         """What the head says of each text, R L, in at least fp32."""
-        x, layout, at = states(model, texts, dtype), texts.layout, model.head.config.at
-        if at in ("pool", "first"):
-            x = x[first_places(layout)]
-        elif at == "last":
-            x = x[last_places(layout)]
-        else:
-            ends = places_of(layout, texts.ids == model.config.writer.source.eos_id)
-            x = x[ends.clamp_min(0)]
-        if at == "pool":
-            x = model.pooled(x[:, None])
-        return widen(model.head(x))
+        return text_scores(model, texts, dtype)
 
     def loss(
         self,

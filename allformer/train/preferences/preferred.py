@@ -1,0 +1,223 @@
+"""What the objectives over preferences have in common: conversations as `instruction` reads them,
+answers that are compared, batches of whole pairs.
+
+A row of a table is an answer with all that stands before it. A pair is two rows, the better one
+first; a verdict is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from allformer.core.loss import IGNORE
+from allformer.data.encoded import Rows
+from allformer.data.preferences import pair_shape, read_pair, read_verdicts
+from allformer.data.records import Record
+from allformer.data.table import Table, build_table
+from allformer.errors import ConfigError, DataError
+from allformer.train.batch import Array, Frame
+from allformer.train.objectives.instruction import Instruction, InstructionOptions
+from allformer.train.objectives.objective import Lengths, Say
+from allformer.train.objectives.replies import Samples, first_answers
+from allformer.train.precision import find_precision
+from allformer.train.predictions import Predictions
+from allformer.train.preferences.encode import SAME, EncodePreferences
+from allformer.train.preferences.reference import AUTO, BASE, START
+from allformer.train.preferences.said import Said
+from allformer.train.sections.section import one_of
+from allformer.train.shown_batch import ShownRow, shown_rows
+from allformer.train.supervised.data import fingerprint, open_labelled, read_each
+from allformer.train.supervised.encode_chats import BLANK, BROKEN, GOOD
+from allformer.train.supervised.encode_texts import tokenizer_key
+from allformer.train.supervised.supervised import counted
+
+
+@dataclass(frozen=True)
+class ReferenceOptions(InstructionOptions, section="objective"):
+    """`reference`: the base without its adapters, the model as it began, or by itself the base
+    where there are adapters."""
+
+    reference: Annotated[str, one_of(AUTO, BASE, START)] = AUTO
+
+
+class Preferred(Instruction):
+    """Pairs of answers, or answers with a verdict."""
+
+    perplexity = False
+    waits = True  # batches have sizes of their own
+    pairs: ClassVar[bool] = True  # whether an example is two rows
+
+    def __init__(self, recipe: Any = None) -> None:
+        super().__init__(recipe)
+        self.policy: Any = None
+        self._last: dict[str, Tensor] = {}
+
+    # --- data -----------------------------------------------------------------------------------
+
+    def open(self, corpus: Any = None) -> None:
+        """Training and validation records; where no validation is named, some are held out, all
+        pairs of a prompt together."""
+        self.records = open_labelled(self.recipe.data, {}, corpus, by=pair_shape)
+
+    def texts(self) -> Iterable[str]:
+        """All that anybody says."""
+
+        def read(record: Record) -> list[str]:
+            if self.pairs:
+                pair = read_pair(record)
+                messages = pair.chosen.messages + pair.rejected.messages[pair.shared :]
+            else:
+                messages = [m for each in read_verdicts(record) for m in each.conversation.messages]
+            return [message["content"] for message in messages]
+
+        return chain.from_iterable(read_each(self.records.train, read))
+
+    def encode(self, tokenizer: Any, say: Say) -> None:
+        """Both splits as ids; rows are numbered through both."""
+        super().encode(tokenizer, say)
+        first = 0
+        for name, table in self._tables.items():
+            number = np.arange(first, first + len(table))
+            self._tables[name] = Table({**table.columns, "number": number})
+            first += len(table)
+
+    @property
+    def rows(self) -> int:
+        """Of both splits."""
+        return sum(map(len, self._tables.values()))
+
+    def _table(self, records: Iterable[Record], name: str) -> Table:
+        data, system = self.recipe.data, self.recipe.options.system
+        encode = EncodePreferences(self.pieces, self.pairs, system, data.skip_bad)
+        if data.cache is None:
+            return build_table(records, encode)
+        said = ("preferences", self.pairs, fingerprint(records), tokenizer_key(self.pieces),
+                self.pieces.settings.chat_template, system, data.skip_bad)  # fmt: skip
+        return build_table(records, encode, Path(data.cache) / name, key="/".join(map(str, said)))
+
+    def _fitting(self, table: Table, name: str, say: Say) -> Table:
+        """The examples whose answers can be compared within `longest` tokens."""
+        ids, fault, longest = table["ids"], np.asarray(table["fault"]), self.longest
+        each = 2 if self.pairs else 1
+        good = (fault == GOOD).reshape(-1, each).all(1)
+        long = ids.lengths > longest
+        room = longest if self.recipe.data.truncate else 0
+        fits = (~long | (_first_places(table["learnt"]) < room)).reshape(-1, each).all(1)
+        data = self.recipe.data
+        limit = "data.max_length" if longest == data.max_length else "train.batch_tokens"
+        what = f"longer than {limit}={longest} (the longest has {ids.lengths.max():,})"
+        longs = long.reshape(-1, each).any(1)
+        counts = {
+            f"{what}: cut": int((good & fits & longs).sum()),
+            f"{what}: left out": int((good & ~fits).sum()),
+            "without a word in an answer: left out": int((fault == BLANK).sum()) // each,
+            "whose answers are the same: left out": int((fault == SAME).sum()) // each,
+            "broken: left out": int((fault == BROKEN).sum()) // each,
+        }
+        kept = table.take(np.flatnonzero(np.repeat(good & fits, each)))
+        lengths = np.minimum(kept["ids"].lengths, longest)
+        columns = {key: _cut(kept[key], lengths) for key in ("ids", "learnt")}
+        said = f"{len(kept) // each:,} {'pairs' if self.pairs else 'answers'}"
+        say(counted(name, f"{said}, {lengths.sum():,} tokens", counts))
+        if not len(kept):
+            raise DataError(
+                f"nothing is left of the {name} data; {counted('all of it', 'left out', counts)}: "
+                f"raise {limit} if the model has room, or set data.truncate=true"
+            )
+        return Table({**kept.columns, **columns})
+
+    def lengths(self, examples: Table) -> tuple[Lengths, Lengths]:
+        """Tokens that are read of either answer."""
+        read = examples["ids"].lengths - 1
+        return (read[0::2], read[1::2]) if self.pairs else (read, read)
+
+    def pair_rows(self, index: Array) -> Array:
+        """The rows of some pairs: all chosen answers, then all rejected ones."""
+        return np.concatenate([2 * index, 2 * index + 1])
+
+    def better(self, examples: Table) -> Table:
+        """The chosen answers, or those that are good."""
+        if self.pairs:
+            return examples.take(np.arange(0, len(examples), 2))
+        found = np.flatnonzero(np.asarray(examples["value"]))
+        return examples.take(found if len(found) else np.arange(len(examples)))
+
+    # --- model ----------------------------------------------------------------------------------
+
+    def config(self, vocabulary: Any) -> Any:
+        """Settings of other objectives, which would change nothing here, are refused."""
+        if self.recipe.train.z_loss:
+            raise ConfigError(
+                f"train.z_loss={self.recipe.train.z_loss} is for the likelihood of single tokens, "
+                f"which objective={self.name!r} does not train; remove it"
+            )
+        return super().config(vocabulary)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """What a step computes in, for what is computed beside it."""
+        return find_precision(self.recipe.train.precision, self.policy.device).dtype
+
+    def meet(self, model: Any, captures: bool) -> None:
+        """The model that is tuned, from now on without dropout: chance would move one answer's
+        likelihood against the other's, and both against the reference's."""
+        super().meet(model, captures)
+        self.policy = model.eval()
+
+    # --- batches and figures ----------------------------------------------------------------------
+
+    def frame(self) -> Frame | None:
+        """Batches are as large as they are."""
+        return None
+
+    def counts(self, batch: Any) -> tuple[int, ...]:
+        """Pairs, or answers with a verdict: each has a loss."""
+        counts: tuple[int, ...] = batch.counts
+        return counts
+
+    def figures(self) -> dict[str, float]:
+        """Of the last step: how often the better answer is preferred, and by how much."""
+        return {name: float(value) for name, value in self._last.items()}
+
+    def shown(self, batch: Any) -> tuple[ShownRow, ...]:
+        """The answers of a batch, with what stands before them."""
+        said: Said = batch.said
+        labels = torch.full_like(said.ids, IGNORE).index_copy(0, said.places, said.labels)
+        return shown_rows(self.pieces, said.ids, labels, said.layout.starts)
+
+    def samples(self, model: Any) -> Samples:
+        """The questions that are shown."""
+        return first_answers(self.better(self.validation), model.config.decoder.longest)
+
+    def predictions(self, model: Any, examples: Table, count: int = 50) -> Predictions:
+        """Held-out questions: the answer of before, that of now, and the better one of the data."""
+        return super().predictions(model, self.better(examples), count)
+
+
+def rows_of(examples: Table, rows: Array) -> list[tuple[Array, Array]]:
+    """Ids of some rows, and which of them are the answer."""
+    ids, learnt = examples["ids"], examples["learnt"]
+    return [(ids[i], learnt[i]) for i in rows.tolist()]
+
+
+def half_ties(gap: Tensor) -> Tensor:
+    """1 where the first is above, ½ where both are the same, as they are before the first step."""
+    return (gap.sign() + 1) / 2
+
+
+def _first_places(learnt: Rows) -> Array:
+    """Of each row the number of its first learnt token; its length where there is none."""
+    found = [np.flatnonzero(learnt[i]) for i in range(len(learnt))]
+    return np.array([x[0] if len(x) else len(learnt[i]) for i, x in enumerate(found)], np.int64)
+
+
+def _cut(rows: Rows, lengths: Array) -> Rows:
+    return Rows(rows.ids, lengths, rows.starts)
