@@ -36,6 +36,7 @@ from tests.mutants import (
     masks,
     mutants,
     quantised,
+    preferences,
     reformer,
     segments,
     soft,
@@ -86,6 +87,7 @@ ROOMS = (
     instructions,
     soft,
     adapters,
+    preferences,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

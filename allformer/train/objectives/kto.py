@@ -149,7 +149,7 @@ class Kto(Preferred):
         z = (other - batch.other_reference).mean().clamp_min(0)
         above = options.beta * (ratios - z)
         good = batch.good > 0
-        weight = torch.where(good, options.good, options.bad).to(ratios)
+        weight = torch.full_like(ratios, options.bad).masked_fill(good, options.good)
         return weight * (1 - above.where(good, -above).sigmoid()), ratios, z
 
     def loss(

@@ -100,8 +100,8 @@ class Reward(Preferred):
         """Nothing is written."""
         return None
 
-    def at(self, step: int) -> None:
-        """Nobody is asked anything before the first step."""
+    def compare(self, model: Any) -> None:
+        """Nothing is answered."""
 
     # --- batches and losses -----------------------------------------------------------------------
 
