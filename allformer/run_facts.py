@@ -34,6 +34,9 @@ USES: dict[str, dict[str, str]] = {
     "seq2seq": {"translate": "allformer translate {run} {text}"},
     "causal-lm": {"generate": "allformer generate {run} {text} --top-p 0.9 --seed 1"},
     "instruction": {"generate": "allformer generate {run} {text} --chat"},
+    "dpo": {"generate": "allformer generate {run} {text} --chat"},
+    "kto": {"generate": "allformer generate {run} {text} --chat"},
+    "reward": {},  # it is used by what is tuned for a reward
     "masked-lm": {"fill": "allformer fill {run} {gap}"},
     "span-corruption": {"generate": "allformer generate {run} {text}"},
     "denoising": {"generate": "allformer generate {run} {text}"},

@@ -12,6 +12,18 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
         "A Transformer learned to answer",
         "一个 Transformer 学会了回答问题",
     ),
+    "title.dpo": (
+        "A Transformer learned which answers people prefer",
+        "一个 Transformer 学会了人们偏好的回答",
+    ),
+    "title.kto": (
+        "A Transformer learned which answers are good",
+        "一个 Transformer 学会了分辨回答的好坏",
+    ),
+    "title.reward": (
+        "A Transformer learned to score answers",
+        "一个 Transformer 学会了给回答打分",
+    ),
     "title.masked-lm": (
         "A Transformer learned to fill in hidden words",
         "一个 Transformer 学会了填补被遮住的词",
