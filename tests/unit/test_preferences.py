@@ -17,6 +17,7 @@ from allformer.config import ClassHead
 from allformer.core.model import build
 from allformer.data.preferences import read_pair, read_verdicts
 from allformer.errors import ConfigError, DataError
+from allformer.evaluate.objective import evaluate_objective, open_any, recipe_of
 from allformer.text.load import load_tokenizer
 from allformer.train.dry_run import dry_run
 from allformer.train.first_batch import first_batch
@@ -465,19 +466,31 @@ def test_simpo_learns_without_a_reference(tmp_path):
     assert result.rows[-1]["validation_likelier"] == 1.0
 
 
-def test_kto_tunes_a_checkpoint_beside_its_copy(tmp_path):
-    train(recipe(steps=2), tmp_path / "base", device="cpu", corpus=(opinions(10), opinions(4)))
-    asked = recipe("kto").plain()
-    asked["model"] = {"checkpoint": str(tmp_path / "base")}
-    asked.pop("tokenizer")
-    asked = make_recipe(asked)
-    result = train(asked, tmp_path / "run", device="cpu", corpus=(opinions(), opinions(6)))
-    last = result.rows[-1]
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A checkpoint to tune, and a file of pairs."""
+    home = tmp_path_factory.mktemp("base")
+    train(recipe(steps=2), home / "run", device="cpu", corpus=(opinions(10), opinions(4)))
+    (home / "pairs.jsonl").write_text("\n".join(map(json.dumps, opinions(36))) + "\n")
+    return home
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_a_checkpoint_is_tuned_and_looked_at_afterwards(name, base, tmp_path):
+    asked = recipe(name, data={"path": str(base / "pairs.jsonl"), "hold_out": 6}).plain()
+    asked["model"] = {"checkpoint": str(base / "run")}
+    del asked["tokenizer"]
+    last = train(make_recipe(asked), tmp_path / "run", device="cpu").rows[-1]
     assert last["validation_accuracy"] > 0.7
     assert last["validation_margin"] > 0.1
     assert last["validation_margin"] == pytest.approx(
         last["validation_chosen"] - last["validation_rejected"]
     )
+    found = evaluate_objective(
+        open_any(str(tmp_path / "run"), "cpu"), recipe_of(tmp_path / "run"), say=lambda line: None
+    )  # the reference is read from the checkpoint again
+    for figure in ("nll", "accuracy", "margin"):
+        assert found[figure] == pytest.approx(last[f"validation_{figure}"], abs=1e-4)
 
 
 def test_a_reward_model_scores_the_better_answer_higher(tmp_path):

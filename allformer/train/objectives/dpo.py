@@ -67,6 +67,7 @@ class Dpo(Preferred):
     def __init__(self, recipe: Any = None) -> None:
         super().__init__(recipe)
         self.known: Tensor | None = None  # of all rows, what the reference says
+        self.copy: Any = None  # of the model as it began, where it has gone on since
 
     @property
     def pair_loss(self) -> PairLoss:
@@ -83,12 +84,12 @@ class Dpo(Preferred):
 
     @contextmanager
     def reference(self, model: Any) -> Iterator[Any]:
-        """The base, or before the first step the model itself."""
+        """The base, or how the model began: before the first step that is the model itself."""
         if chosen_reference(model, self.recipe.options.reference) == BASE:
             with without_adapters(model) as base:
                 yield base
         else:
-            yield model
+            yield model if self.copy is None else self.copy
 
     def at(self, step: int) -> None:
         """Before the first step the reference says what it makes of all answers."""
@@ -102,20 +103,27 @@ class Dpo(Preferred):
             sides, budget = self.lengths(table), self.recipe.train.batch_tokens
             for index in token_batches(*sides, budget, seed=0, epoch=0, pool=1000):
                 batch = moved(self.collate(table, index), self.policy.device)
-                known[batch.numbers.cpu()] = self._say(batch.said).double().cpu()
+                known[batch.numbers.cpu()] = self._say(batch.said, self.dtype).double().cpu()
         return known
 
+    def _look(self, model: Any) -> None:
+        """Take up a model that has been tuned already."""
+        self.meet(model, False)
+        based = chosen_reference(model, self.recipe.options.reference) == BASE
+        if self.pair_loss.refers and not based:
+            self.copy = self.frozen(model)
+
     @torch.no_grad()
-    def _say(self, said: Said) -> Tensor:
+    def _say(self, said: Said, dtype: torch.dtype | None) -> Tensor:
         with without_dropout(self.policy), self.reference(self.policy) as model:
-            return row_logps(model, said, self.dtype)
+            return row_logps(model, said, dtype)
 
     def ready(self, batch: Any) -> Any:
         """With the reference's opinion: what was worked out, or before that the model's own."""
-        if not self.pair_loss.refers:
+        if not self.pair_loss.refers or self.policy is None:
             return batch
         if self.known is None:
-            return batch._replace(reference=self._say(batch.said))
+            return batch._replace(reference=self._say(batch.said, self.dtype))
         known = self.known[batch.numbers.cpu()].to(batch.said.ids.device)
         return batch._replace(reference=known)
 
@@ -174,6 +182,10 @@ class Dpo(Preferred):
         much), the rewards themselves, `likelier` (whether the better answer is likelier for each
         token, whatever the reference says), and with adapters `kl`, the divergence from the base
         for each token."""
+        if self.policy is None:  # a run that has ended is looked at
+            self._look(model)
+        if batch.reference is None and self.pair_loss.refers:
+            batch = batch._replace(reference=self._say(batch.said, dtype))
         scores = self.scores(model, batch, dtype)
         rewards = self.pair_loss.rewards(scores)
         gap, means = rewards[:, 0] - rewards[:, 1], scores.logps / scores.counts

@@ -38,15 +38,11 @@ from allformer.train.preferences.preferred import (
 )
 from allformer.train.preferences.reference import (
     BASE,
-    START,
     chosen_reference,
-    has_base,
     without_adapters,
 )
 from allformer.train.preferences.said import Said, lay_said, row_logps, without_dropout
-from allformer.train.sections.model import CheckpointModel
 from allformer.train.sections.section import positive
-from allformer.train.weights import begin
 
 
 @dataclass(frozen=True)
@@ -99,16 +95,7 @@ class Kto(Preferred):
         super().meet(model, captures)
         if chosen_reference(model, self.recipe.options.reference) == BASE:
             return
-        asked = self.recipe.model
-        if has_base(model) or not isinstance(asked, CheckpointModel):
-            why = "the model has adapters" if has_base(model) else "model has no checkpoint"
-            raise ConfigError(
-                f"objective.reference={START}: {why}, and how it began cannot be read again when "
-                f"the run goes on; tune a checkpoint (merge an adapter into it first: allformer "
-                f"convert --merge)"
-            )
-        self.copy = begin(asked, model.config, model.device, lambda line: None)
-        self.copy.eval().requires_grad_(False)
+        self.copy = self.frozen(model)
 
     @contextmanager
     def reference(self, model: Any) -> Iterator[Any]:
@@ -120,9 +107,13 @@ class Kto(Preferred):
                 yield base
 
     def ready(self, batch: Any) -> Any:
-        """With the reference's opinion."""
+        """With the reference's opinion, where a model is tuned."""
+        return batch if self.policy is None else self._compared(batch, self.dtype)
+
+    @torch.no_grad()
+    def _compared(self, batch: VerdictBatch, dtype: torch.dtype | None) -> VerdictBatch:
         with without_dropout(self.policy), self.reference(self.policy) as model:
-            own, other = (row_logps(model, x, self.dtype) for x in (batch.said, batch.other))
+            own, other = (row_logps(model, x, dtype) for x in (batch.said, batch.other))
         return batch._replace(reference=own, other_reference=other)
 
     # --- batches and losses -----------------------------------------------------------------------
@@ -172,6 +163,10 @@ class Kto(Preferred):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sums over answers: `accuracy` (good ones have become likelier than z says, the others
         less so), `kl`, which is z, and the rewards β r of either kind."""
+        if self.policy is None:  # a run that has ended is looked at
+            self.meet(model, False)
+        if batch.reference is None:
+            batch = self._compared(batch, dtype)
         each, ratios, z = self.judged(model, batch, dtype)
         rewards = self.recipe.options.beta * ratios
         found = {

@@ -30,14 +30,16 @@ from allformer.train.objectives.replies import Samples, first_answers
 from allformer.train.precision import find_precision
 from allformer.train.predictions import Predictions
 from allformer.train.preferences.encode import SAME, EncodePreferences
-from allformer.train.preferences.reference import AUTO, BASE, START
+from allformer.train.preferences.reference import AUTO, BASE, START, has_base
 from allformer.train.preferences.said import Said
+from allformer.train.sections.model import CheckpointModel
 from allformer.train.sections.section import one_of
 from allformer.train.shown_batch import ShownRow, shown_rows
 from allformer.train.supervised.data import fingerprint, open_labelled, read_each
 from allformer.train.supervised.encode_chats import BLANK, BROKEN, GOOD
 from allformer.train.supervised.encode_texts import tokenizer_key
 from allformer.train.supervised.supervised import counted
+from allformer.train.weights import begin
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,18 @@ class Preferred(Instruction):
         likelihood against the other's, and both against the reference's."""
         super().meet(model, captures)
         self.policy = model.eval()
+
+    def frozen(self, model: Any) -> Any:
+        """The model as it began, read once more; one that cannot be read again is refused."""
+        asked = self.recipe.model
+        if has_base(model) or not isinstance(asked, CheckpointModel):
+            why = "the model has adapters" if has_base(model) else "model has no checkpoint"
+            raise ConfigError(
+                f"objective.reference={START}: {why}, and how it began cannot be read again; tune "
+                f"a checkpoint (merge an adapter into it first: allformer convert --merge)"
+            )
+        found = begin(asked, model.config, model.device, lambda line: None)
+        return found.eval().requires_grad_(False)
 
     # --- batches and figures ----------------------------------------------------------------------
 
