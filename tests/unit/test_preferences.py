@@ -27,6 +27,7 @@ from allformer.train.predictions import Predictions
 from allformer.train.preferences import said as said_room
 from allformer.train.preferences.losses import Hinge, Ipo, Robust, Scores, Sigmoid, SimPo
 from allformer.train.preferences.said import lay_said, row_logps
+from allformer.train.preferences.score import score_chats
 from allformer.train.recipe import make_recipe, read_recipe
 from allformer.train.sections.vocabulary import Vocabulary
 from tests.chats import CHATML, CHATS, FORGETS, GENERATION, answers_by_hand, chat_tokenizer
@@ -501,12 +502,13 @@ def test_a_reward_model_scores_the_better_answer_higher(tmp_path):
     model, tokenizer = load(run), load_tokenizer(run)
     assert model.config.head == ClassHead(("reward",), at="last", dropout=0.0, bias=False,
                                           problem="regression")  # fmt: skip
-    scores = []
-    for text in ("RED", "red"):
-        chat = [{"role": "user", "content": "3: after black?"}, answer(text)]
+    chats = [[{"role": "user", "content": "3: after black?"}, answer(x)] for x in ("RED", "red")]
+    scores = score_chats(model, tokenizer, chats).tolist()
+    for chat, score in zip(chats, scores, strict=True):
         ids = tokenizer.apply_chat_template(chat, tokenize=True)
         end = len(ids) - ids[::-1].index(tokenizer.eos_id)
-        scores.append(model(input_ids=torch.tensor([ids[:end]])).logits.item())
+        said = model(input_ids=torch.tensor([ids[:end]])).logits.item()
+        assert score == pytest.approx(said, abs=1e-5)
     assert scores[0] > scores[1]
     shown = Predictions.load(run)
     assert all(row.right for row in shown.rows)
