@@ -53,9 +53,9 @@ def loss_chart(
     return line_chart(name, word("chart.loss"), word(unit), series, log=True, css=css)
 
 
-def loss_unit(model: config.Model) -> str:
+def loss_unit(model: config.Model, history: Rows = ()) -> str:
     """The key of the words for what the loss is counted in."""
-    if words_of(model.head) is not None:
+    if _says_words(model, history):
         return "chart.loss.unit"
     return "chart.loss.labels" if _classes(model) else "chart.plain"
 
@@ -63,18 +63,28 @@ def loss_unit(model: config.Model) -> str:
 def about_loss(history: Rows, model: config.Model) -> Pair:
     """What to know when reading the loss."""
     told = [word("curves.any")]
-    if words_of(model.head) is not None:
+    if _says_words(model, history):
         vocab = model.writer.source.vocab
         uniform = f"ln {vocab:,} = {math.log(vocab):.2f}"
         told = [word("curves.intro", vocab=f"{vocab:,}", uniform=uniform)]
     elif labels := _classes(model):
         uniform = f"ln {labels:,} = {math.log(labels):.2f}"
         told = [word("curves.labels", labels=f"{labels:,}", uniform=uniform)]
-    if _has_dropout(model):
+    if _has_dropout(model) and not _compares(history):
         told.append(word("curves.dropout"))
     if not rows_to_points(history, "nll"):
         told.append(word("curves.smoothing"))
     return sentences(*told)
+
+
+def _says_words(model: config.Model, history: Rows) -> bool:
+    """Whether the loss is the likelihood of words."""
+    return words_of(model.head) is not None and not _compares(history)
+
+
+def _compares(history: Rows) -> bool:
+    """Whether answers were compared, which is done without dropout: `dpo`, `kto`, `reward`."""
+    return bool(rows_to_points(history, "preference_accuracy"))
 
 
 def _classes(model: config.Model) -> int:

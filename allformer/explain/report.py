@@ -88,7 +88,7 @@ def write_report(
     if tokenizer is not None and not sees and hearing_stack(model.config) is None:
         maps = _maps(model, tokenizer, samples, predictions)
     speed = "pictures" if sees else "tokens"
-    plots = curves.charts(history, curves.loss_unit(model.config), speed)
+    plots = curves.charts(history, curves.loss_unit(model.config, history), speed)
     heats = {} if sees else position_figures(model)
     layers = layer_charts(statistics)
     calibration = None if predictions is None else examples.calibration_chart(predictions)

@@ -18,6 +18,7 @@ from allformer.core.model import build
 from allformer.data.preferences import read_pair, read_verdicts
 from allformer.errors import ConfigError, DataError
 from allformer.evaluate.objective import evaluate_objective, open_any, recipe_of
+from allformer.explain.curves import about_loss, loss_unit
 from allformer.text.load import load_tokenizer
 from allformer.train.dry_run import dry_run
 from allformer.train.first_batch import first_batch
@@ -454,6 +455,13 @@ def test_dpo_learns_what_is_preferred_and_resumes_exactly(tmp_path):
     assert shown.rows[0].before is not None
     assert shown.rows[0].wanted.isupper()
     assert load_tokenizer(whole).settings.chat_template
+    about, unit = (
+        about_loss(result.rows, load(whole).config),
+        loss_unit(load(whole).config, result.rows),
+    )
+    assert "per token" not in about[0]
+    assert "dropout" not in about[0]
+    assert unit == "chart.plain"
 
 
 def test_simpo_learns_without_a_reference(tmp_path):
