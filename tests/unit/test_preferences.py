@@ -528,11 +528,17 @@ def test_a_first_batch_is_shown(name, tmp_path):
     path = tmp_path / "pairs.json.gz"
     path.write_bytes(gzip.compress(json.dumps(opinions(20)).encode()))
     asked = recipe(name, data={"path": str(path), "hold_out": 3})
-    for row in first_batch(asked, say=lambda line: None):
+    rows = first_batch(asked, say=lambda line: None)
+    for row in rows:
         (before, no), (said, yes) = row.parts
         assert (no, yes) == (False, True)
         assert before.endswith("?\n\n### Assistant:\n")
         assert said.removesuffix("</s>").lower() in WORDS
+    if name != "kto":  # the better answer, then the other one
+        for chosen, rejected in zip(rows[::2], rows[1::2], strict=True):
+            assert chosen.parts[0] == rejected.parts[0]
+            assert chosen.parts[1][0].lower() == rejected.parts[1][0]
+            assert chosen.parts[1][0] != rejected.parts[1][0]
 
 
 def test_a_dry_run_asks_the_reference_of_its_batches_alone():

@@ -109,8 +109,7 @@ class Dpo(Preferred):
     def _look(self, model: Any) -> None:
         """Take up a model that has been tuned already."""
         self.meet(model, False)
-        based = chosen_reference(model, self.recipe.options.reference) == BASE
-        if self.pair_loss.refers and not based:
+        if chosen_reference(model, self.recipe.options.reference) != BASE:
             self.copy = self.frozen(model)
 
     @torch.no_grad()
@@ -182,9 +181,9 @@ class Dpo(Preferred):
         much), the rewards themselves, `likelier` (whether the better answer is likelier for each
         token, whatever the reference says), and with adapters `kl`, the divergence from the base
         for each token."""
-        if self.policy is None:  # a run that has ended is looked at
-            self._look(model)
         if batch.reference is None and self.pair_loss.refers:
+            if self.policy is None:  # a run that has ended is looked at
+                self._look(model)
             batch = batch._replace(reference=self._say(batch.said, dtype))
         scores = self.scores(model, batch, dtype)
         rewards = self.pair_loss.rewards(scores)

@@ -163,9 +163,9 @@ class Kto(Preferred):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Sums over answers: `accuracy` (good ones have become likelier than z says, the others
         less so), `kl`, which is z, and the rewards β r of either kind."""
-        if self.policy is None:  # a run that has ended is looked at
-            self.meet(model, False)
         if batch.reference is None:
+            if self.policy is None:  # a run that has ended is looked at
+                self.meet(model, False)
             batch = self._compared(batch, dtype)
         each, ratios, z = self.judged(model, batch, dtype)
         rewards = self.recipe.options.beta * ratios

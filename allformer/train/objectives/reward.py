@@ -31,7 +31,7 @@ from allformer.train.batch import Array, Frame, moved
 from allformer.train.objectives.instruction import InstructionOptions
 from allformer.train.objectives.objective import Objective, register
 from allformer.train.predictions import Prediction, Predictions, calibrated
-from allformer.train.preferences.preferred import Preferred, half_ties
+from allformer.train.preferences.preferred import Preferred, half_ties, in_pairs
 from allformer.train.preferences.said import without_dropout
 from allformer.train.sections.head import PROBLEMS, Classes
 from allformer.train.sections.section import NotNegative
@@ -170,7 +170,7 @@ class Reward(Preferred):
         ids, layout = batch.texts.ids, batch.texts.layout
         follows = torch.where(batch.learnt, ids, IGNORE).roll(-1)
         follows[layout.starts[1:].long() - 1] = IGNORE  # the next row's first
-        return shown_rows(self.pieces, ids, follows, layout.starts)
+        return in_pairs(shown_rows(self.pieces, ids, follows, layout.starts))
 
     # --- a whole set ------------------------------------------------------------------------------
 

@@ -202,10 +202,11 @@ class Preferred(Instruction):
         return {name: float(value) for name, value in self._last.items()}
 
     def shown(self, batch: Any) -> tuple[ShownRow, ...]:
-        """The answers of a batch, with what stands before them."""
+        """The answers of a batch, with what stands before them; of a pair the better one first."""
         said: Said = batch.said
         labels = torch.full_like(said.ids, IGNORE).index_copy(0, said.places, said.labels)
-        return shown_rows(self.pieces, said.ids, labels, said.layout.starts)
+        rows = shown_rows(self.pieces, said.ids, labels, said.layout.starts)
+        return in_pairs(rows) if self.pairs else rows
 
     def samples(self, model: Any) -> Samples:
         """The questions that are shown."""
@@ -220,6 +221,12 @@ def rows_of(examples: Table, rows: Array) -> list[tuple[Array, Array]]:
     """Ids of some rows, and which of them are the answer."""
     ids, learnt = examples["ids"], examples["learnt"]
     return [(ids[i], learnt[i]) for i in rows.tolist()]
+
+
+def in_pairs(rows: tuple[ShownRow, ...]) -> tuple[ShownRow, ...]:
+    """Both answers of a pair beside each other: all chosen ones come first, then the others."""
+    half = len(rows) // 2
+    return tuple(chain.from_iterable(zip(rows[:half], rows[half:], strict=True)))
 
 
 def half_ties(gap: Tensor) -> Tensor:
