@@ -3,6 +3,8 @@
 RUN/
   config.json             the config tree
   model.safetensors       the final weights (the mean of the last checkpoints)
+  adapter_model.safetensors  of a run that tuned (`tune`): the adapter instead of the weights, with
+  adapter_config.json        its method and the checkpoint that it stands on
   generation_config.json  how it searches: beams, length penalty, what is never said
   tokenizer.json          text ↔ ids, </s> put after a text; tokenizer_config.json: the longest text
   recipe.yaml             what was asked for
@@ -22,16 +24,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from allformer.checkpoint.load import load
+from allformer.checkpoint.adapter.save import save_adapter
+from allformer.checkpoint.load import GENERATION, load
 from allformer.checkpoint.older_run import closed, generation_of, own_tokenizer
-from allformer.checkpoint.save import OWN, save
-from allformer.config import EncoderDecoder
+from allformer.checkpoint.save import OWN, save, write_json
+from allformer.config import EncoderDecoder, to_dict
 from allformer.core.model import AnyModel
 from allformer.errors import CheckpointError
 from allformer.text.tokenizer import Tokenizer
+from allformer.tune.tuning import tuning_of
 
 SOUND_TOKENS = "sound_tokens.json"  # of a run whose ids are units and codes, and no words
 
@@ -52,11 +57,14 @@ class Run:
         return self.tokenizer
 
 
-def save_run(path: Path, model: AnyModel, tokenizer: Tokenizer | None) -> None:
+def save_run(
+    path: Path, model: AnyModel, tokenizer: Tokenizer | None, base: str | None = None
+) -> None:
     """Write config, weights, tokeniser and generation settings.
 
-    A translator's sources end in `</s>`, by its tokeniser; it searches with four beams unless
-    `model.provenance.generation` says otherwise.
+    Of a model with an adapter on it the adapter is written, as PEFT lays it out where it can; the
+    weights below are those of `base`. A translator's sources end in `</s>`, by its tokeniser; it
+    searches with four beams unless `model.provenance.generation` says otherwise.
     """
     path.mkdir(parents=True, exist_ok=True)
     if isinstance(model.config, EncoderDecoder) and tokenizer is not None:
@@ -64,7 +72,21 @@ def save_run(path: Path, model: AnyModel, tokenizer: Tokenizer | None) -> None:
         model.provenance.generation = model.provenance.generation or generation_of(model.config)
     if tokenizer is not None:
         tokenizer.save(path)
-    save(model, path, family=OWN)
+    if not is_beside(model):
+        save(model, path, family=OWN)
+        return
+    write_json(path / "config.json", to_dict(model.config))
+    if model.provenance.generation is not None:
+        write_json(path / GENERATION, model.provenance.generation)
+    for name, text in model.provenance.images.items():
+        (path / name).write_text(text, encoding="utf-8")
+    save_adapter(model, path, base=base, config=False)
+
+
+def is_beside(model: Any) -> bool:
+    """Whether an adapter is what is trained of a model, and not its own weights."""
+    tuning = tuning_of(model)
+    return tuning is not None and not any(a.in_place for a in tuning.adapters.values())
 
 
 def load_run(path: str | Path, device: torch.device | str = "cpu") -> Run:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from allformer.checkpoint.hashes import sha256
 from allformer.checkpoint.save import write_json
-from allformer.checkpoint.weights import read_tensors, save_weights
+from allformer.checkpoint.weights import read_tensors
 from allformer.errors import CheckpointError, ConfigError, did_you_mean
+from allformer.train.tuned import save_trained
 
 # The less of these the better; of all others the more.
 LOWER = ("nll", "perplexity", "bits_per_byte", "loss", "mse", "wer", "cer", "spectral")
@@ -74,7 +75,7 @@ class Best:
         part = self.folder.with_name("best.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        save_weights(model, part / WEIGHTS)
+        save_trained(model, part / WEIGHTS)
         digest = sha256(part / WEIGHTS)
         self.kept = {"step": step, "figure": self.figure, "value": value, "sha256": digest}
         write_json(part / WHICH, self.kept)

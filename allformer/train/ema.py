@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from allformer.checkpoint.run import is_beside
 from allformer.core.precision import widen
 from allformer.errors import CheckpointError, ConfigError
 from allformer.train.parallel.pieces import local
@@ -32,7 +33,9 @@ class Ema:
         if not 0 <= decay < 1:
             raise ConfigError(f"ema decay={decay} must be at least 0 and below 1; try 0.999")
         self.decay, self.warmup, self.updates = decay, warmup, 0
-        self.parameters = dict(model.named_parameters())  # shared ones once
+        trains = not is_beside(model)  # what an adapter stands beside never moves
+        named = model.named_parameters()  # shared ones once
+        self.parameters = {n: p for n, p in named if trains or p.requires_grad}
         self.average = {n: widen(p.detach()).clone() for n, p in self.parameters.items()}
 
     @property

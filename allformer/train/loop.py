@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from allformer.checkpoint.load import GENERATION, read_config_of
-from allformer.checkpoint.run import Run, save_run
+from allformer.checkpoint.run import Run, is_beside, save_run
 from allformer.checkpoint.save import write_json
 from allformer.config import to_dict
 from allformer.core.model import build
@@ -44,19 +44,21 @@ from allformer.train.redraw import Redraw
 from allformer.train.resumed import resumed_recipe, write_recipe
 from allformer.train.sections.common import TrainRecipe
 from allformer.train.sections.recipe import Recipe
-from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
+from allformer.train.state import WEIGHTS, checkpoints, damage, load_state, save_state, set_aside
 from allformer.train.step import Stepper, StepSettings
 from allformer.train.stream import Place, batches_of, micro_batches, prefetch
 from allformer.train.threads import pick_threads, threads
 from allformer.train.tokenizing import expected, run_tokenizer, vocabulary_of
 from allformer.train.told import told_figures
+from allformer.train.tuned import beside, check_methods, put_mean, put_methods
 from allformer.train.validate import validate
 from allformer.train.watch.boards import check_boards
 from allformer.train.watch.watch import Watch
-from allformer.train.weights import begin
+from allformer.train.weights import Begun, begin
 from allformer.train.window import Window
 
 RECIPE = "recipe.yaml"
+RESULTS = ("model.safetensors", "adapter_model.safetensors")  # one of them is a finished run's
 
 
 class Interrupted(TrainingError):
@@ -124,7 +126,7 @@ def train(
 def _goes_on(run: Path, recipe: Recipe) -> bool:
     """Whether a new run is one that a launcher has started again; any other that is there is no
     place for a new one."""
-    if not checkpoints(run) and not (run / "model.safetensors").exists():
+    if not checkpoints(run) and not any((run / name).exists() for name in RESULTS):
         return False
     if launched() and (run / RECIPE).is_file():
         # An objective may have settled its own two sections by the data, which is known again.
@@ -144,7 +146,9 @@ def open_objective(recipe: Recipe, corpus: Any = None, *, check: bool = True) ->
     """The recipe's objective with its data open; with `check`, its model was tried first."""
     objective = find_objective(recipe.objective)(recipe)
     if check:
-        objective.config(expected(objective))
+        tree = objective.config(expected(objective))
+        if recipe.tune is not None:
+            check_methods(recipe, tree)
     objective.open(corpus)
     return objective
 
@@ -168,6 +172,11 @@ class Job:
         self.ranks = ranks
         self.say = say = _say if ranks.main else silent
         ranks.check(recipe)
+        if beside(recipe.tune) and ranks.world > 1:
+            raise ConfigError(
+                f"tune: an adapter is trained by one process, and this is one of {ranks.world}; "
+                f"start it without torchrun, or give tune: full"
+            )
         objective.others = ranks.readers
         if resume:
             ranks.same(lambda: check_data(run, objective, allow_changed_data, say))
@@ -176,15 +185,10 @@ class Job:
             self.tokenizer.save(run)
         ranks.first(lambda: objective.encode(self.tokenizer, say))
         torch.manual_seed(recipe.train.seed)
-        cradle = ranks.cradle(device)
-        if resume:
-            tree = read_config_of(run / "config.json")
-            self.model: Any = build(tree, device=cradle).train()
-        else:
-            tree = objective.config(vocabulary_of(self.tokenizer))
-            self.model = begin(recipe.model, tree, cradle, say).train()
-        self.model.provenance.generation = objective.generation(tree)
+        self.model: Any = self._begin(resume).train()
+        self.model.provenance.generation = objective.generation(self.model.config)
         self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         self.compile = ranks.compiles(compile, device)
         if recipe.train.recompute != "none":
             self.model.recompute(recipe.train.recompute)
@@ -216,6 +220,22 @@ class Job:
         self.metrics: Any = Metrics(run, self.step, self.watch.boards) if writes else Quiet()
 
     # --- preparing ------------------------------------------------------------------------------
+
+    def _begin(self, resume: bool) -> Any:
+        """The model with the weights that it begins with, and with the adapter that it trains."""
+        recipe, cradle = self.recipe, self.ranks.cradle(self.device)
+        if resume:
+            tree = read_config_of(self.run / "config.json")
+        else:
+            tree = self.objective.config(vocabulary_of(self.tokenizer))
+        if resume and not beside(recipe.tune):  # all weights are in the checkpoint
+            found = Begun(build(tree, device=cradle), [])
+        else:
+            found = begin(recipe.model, tree, cradle, self.say)
+        if recipe.tune is not None:
+            dtype = find_precision(recipe.train.precision, self.device).dtype
+            put_methods(found.model, recipe.tune, found.fresh, dtype)
+        return found.model
 
     def _steps(self) -> int:
         """As many as the recipe says, or as its epochs take."""
@@ -258,9 +278,8 @@ class Job:
         """Train to the end, or to an interrupt."""
         settings, every = self.recipe.train, self.recipe.log.every
         self.say(
-            f"model: {self.parameters:,} parameters, {self.stepper.precision} on {self.device.type}"
-            + (", compiled" if self.compile else "")
-            + self.ranks.told
+            f"model: {self.parameters:,} parameters{self._share()}, {self.stepper.precision} on "
+            f"{self.device.type}" + (", compiled" if self.compile else "") + self.ranks.told
         )
         if about_threads:
             self.say(about_threads)
@@ -272,16 +291,18 @@ class Job:
             with interrupts(patient=self.ranks.world > 1) as signals:
                 if not self.step and self.objective.compares:
                     progress.say(self._compare())
-                while self.step < self.steps:
+                while self.step < self.steps and not self._tired():
                     self._advance(source)
                     last = self.step == self.steps
+                    looks = self.step % settings.validate_every == 0 and not last
                     interrupted = self.ranks.any(bool(signals))
                     if self.step % every == 0 or last:
                         progress.update(self.step, **self._log())
                     elif self.device.type == "cpu":  # reading a result waits for nothing here
                         progress.update(self.step, **self._glance())
-                    if self.step % settings.validate_every == 0 and not last:
+                    if looks:
                         progress.say(self._validate_and_tell())
+                    last = last or (looks and self._tired())
                     if self.step % settings.save_every == 0 or last or interrupted:
                         self._save()
                     if interrupted and not last:
@@ -290,6 +311,8 @@ class Job:
                             f"stopped at step {self.step:,} of {self.steps:,}, all is saved: "
                             f"go on with `allformer train --resume {self.run}`"
                         )
+            if self.step < self.steps:
+                self.say(f"stopped at step {self.step:,} of {self.steps:,}: {self._why_tired()}")
             progress.close()
             return self._finish()
         finally:
@@ -331,6 +354,15 @@ class Job:
         self.metrics.add(**row)
         self.window.clear()
         return self.watch.shown(row["nll"], row["rate"], row["tokens_per_second"])
+
+    def _share(self) -> str:
+        """How much of the model is trained, where that is not all."""
+        if self.recipe.tune is None:
+            return ""
+        return (
+            f", {self.trained:,} of them trained ({self.trained / self.parameters:.2%}, "
+            f"{self.recipe.tune.told})"
+        )
 
     def _glance(self) -> dict[str, str]:
         return self.watch.shown(self.window.glance(), self._rate(self.step), self.clock.speed())
@@ -390,6 +422,23 @@ class Job:
             self.best = Best(self.run, best.figure)  # as it is on the disk now
         return better
 
+    def _tired(self) -> bool:
+        """Whether validation has not been better for so many times as the recipe is patient."""
+        patience = self.recipe.train.patience
+        if patience is None or self.best is None or self.best.kept is None:
+            return False
+        rows = self.ranks.same(lambda: self.metrics.rows)
+        looks = {r["step"] for r in rows if "validation_nll" in r and "averaged" not in r}
+        since: int = sum(step > self.best.kept["step"] for step in looks)
+        return since >= patience
+
+    def _why_tired(self) -> str:
+        assert self.best is not None
+        return (
+            f"no better {self.best.figure} in {self.recipe.train.patience} validations "
+            f"(train.patience)"
+        )
+
     def _validate_and_tell(self) -> str:
         with self.clock.paused(), self._averaged():
             row = self._validate()
@@ -430,7 +479,7 @@ class Job:
         row = self._validate(averaged=count)
         self.model = self.ranks.whole(self.model).eval()
         if self.ranks.main:
-            save_run(self.run, self.model, self.tokenizer)
+            save_run(self.run, self.model, self.tokenizer, self._base())
             self._keep_predictions()
         self.ranks.wait()
         self.say(f"done in {clock(self.seconds)}: {told_figures(row)} ({which}), in {self.run}")
@@ -462,9 +511,16 @@ class Job:
             self.stepper.ema.settle()
             return 1, f"moving average of {self.stepper.ema.decay:g}"
         last = self.ranks.same(self._good_checkpoints)[-self.recipe.train.average :]
-        take_mean(last, self.ranks.holding(self.model))
+        if is_beside(self.model):
+            put_mean(self.model, [checkpoint / WEIGHTS for checkpoint in last])
+        else:
+            take_mean(last, self.ranks.holding(self.model))
         self.redraw.restore(self.step)
         return len(last), f"mean of {len(last)} checkpoints"
+
+    def _base(self) -> str | None:
+        """The checkpoint that an adapter stands on."""
+        return getattr(self.recipe.model, "checkpoint", None) if is_beside(self.model) else None
 
     def _keep_predictions(self) -> None:
         found = self.objective.predictions(self.model, self.objective.validation)

@@ -37,6 +37,7 @@ from allformer.train.sections.model import (
 from allformer.train.sections.moved import MOVED, moved
 from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.section import as_mapping, read_section
+from allformer.train.sections.tune import read_tune
 from allformer.train.sections.vocabulary import Vocabulary
 
 __all__ = [
@@ -64,7 +65,7 @@ def make_recipe(data: Any, overrides: Iterable[str] = (), where: str = "recipe")
     for override in overrides:
         section, name, value = read_override(override)
         before = given.get(section, {})
-        if section == "objective" and isinstance(before, str):
+        if section in ("objective", "tune") and isinstance(before, str):
             before = {"is": before}
         before = as_mapping(before, f"{where}.{section}")
         for inner in ("change", "head"):  # model.change.encoder.dim: a path of the tree
@@ -115,6 +116,8 @@ def _recipe(given: dict[str, Any], where: str) -> Recipe:
         found["tokenizer"] = NoTokenizer()
     elif "tokenizer" in given:
         found["tokenizer"] = _tokenizer(given["tokenizer"], f"{where}.tokenizer")
+    if (tune := given.pop("tune", None)) is not None:
+        found["tune"] = read_tune(tune, f"{where}.tune")
     hints = typing.get_type_hints(Recipe)
     for section in set(given) - set(found) - {"objective"}:
         found[section] = read_section(hints[section], given[section], f"{where}.{section}")

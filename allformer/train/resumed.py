@@ -14,6 +14,7 @@ MAY_CHANGE = (
     "train.steps", "train.epochs", "optim.rate", "optim.clip", "schedule.kind", "schedule.warmup",
     "schedule.floor", "schedule.decay", "schedule.shape", "train.smoothing", "train.z_loss",
     "train.accumulate", "train.validate_every", "train.save_every", "train.average", "train.keep",
+    "train.patience",
     "log.every", "log.tensorboard", "log.wandb", "log.statistics", "log.spike", "decode.beams",
     "decode.length_penalty", "parallel.data", "parallel.shard", "parallel.tensor",
     "parallel.context", "parallel.pipeline",

@@ -14,23 +14,36 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from allformer.config.base import Natural
 from allformer.config.check import Rule
 from allformer.train.sections.section import Fraction, Section
 
+Warmup = Annotated[
+    int | float,
+    Rule(
+        lambda x: 0 <= x < 1 or x == int(x),
+        "must be a whole number of steps, or a share of them below 1",
+        "try 100, or 0.06",
+    ),
+    Rule(lambda x: x >= 0, "must be at least 0", "try 100"),
+]
 Share = Annotated[float, Rule(lambda x: 0 < x <= 1, "must be greater than 0, at most 1", "try 0.2")]
 
 
 @dataclass(frozen=True)
 class Schedule(Section, section="schedule", key="kind", default="inverse-sqrt"):
-    """How the rate goes; `warmup` is the steps in which it rises."""
+    """How the rate goes; `warmup` is the steps in which it rises, or below 1 their share of all."""
 
-    warmup: Natural = 1000
+    warmup: Warmup = 1000
+
+    def risen(self, total: int) -> int:
+        """The step at which the warm-up ends: `Cosine(0.06).risen(1000)` → 60."""
+        return round(self.warmup * total) if self.warmup < 1 else int(self.warmup)
 
     def rate(self, step: int, peak: float, total: int) -> float:
         """The rate of step 1, 2, …, `total`: `Cosine(100).rate(50, 1e-3, 1000)` → 5e-4."""
-        if step < self.warmup:
-            return peak * step / self.warmup
+        warmup = self.risen(total)
+        if step < warmup:
+            return peak * step / warmup
         return peak * self.after(step, total)
 
     def after(self, step: int, total: int) -> float:
@@ -39,7 +52,8 @@ class Schedule(Section, section="schedule", key="kind", default="inverse-sqrt"):
 
     def done(self, step: int, total: int) -> float:
         """0 at the end of the warm-up, 1 at the last step and after."""
-        return min(1.0, (step - self.warmup) / max(1, total - self.warmup))
+        warmup = self.risen(total)
+        return min(1.0, (step - warmup) / max(1, total - warmup))
 
 
 @dataclass(frozen=True)
@@ -50,7 +64,7 @@ class InverseSqrt(Schedule, named="inverse-sqrt"):
     """
 
     def after(self, step: int, total: int) -> float:
-        return math.sqrt(max(1, self.warmup) / step)
+        return math.sqrt(max(1, self.risen(total)) / step)
 
 
 @dataclass(frozen=True)
@@ -96,7 +110,7 @@ class WarmupStableDecay(Schedule, named="wsd"):
     shape: Literal["linear", "1-sqrt"] = "linear"
 
     def after(self, step: int, total: int) -> float:
-        start = max(self.warmup, total - round(self.decay * total))
+        start = max(self.risen(total), total - round(self.decay * total))
         if step <= start:
             return 1.0
         done = min(1.0, (step - start) / max(1, total - start))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from allformer.checkpoint.weights import put_weights, read_tensors, save_weights
+from allformer.checkpoint.weights import read_tensors
 from allformer.errors import CheckpointError
 from allformer.train.kept import (
     CHECKSUMS,
@@ -28,6 +28,7 @@ from allformer.train.kept import (
 )
 from allformer.train.parallel.checkpoint import STATE, WEIGHTS, is_distributed, read_state, restore
 from allformer.train.step import Stepper
+from allformer.train.tuned import put_trained, save_trained
 
 __all__ = [
     "CHECKSUMS", "STATE", "WEIGHTS", "checkpoints", "damage", "load_state", "save_state",
@@ -59,7 +60,7 @@ def _plain(step: int, stepper: Stepper, extra: dict[str, Any]) -> dict[str, Any]
 
 
 def _write(part: Path, step: int, stepper: Stepper, extra: dict[str, Any]) -> None:
-    save_weights(stepper.model, part / WEIGHTS)
+    save_trained(stepper.model, part / WEIGHTS)
     state = _plain(step, stepper, extra) | {
         "optimizer": stepper.optimizer.state_dict(),
         "ema": None if stepper.ema is None else stepper.ema.state_dict(),
@@ -88,7 +89,7 @@ def load_state(
     else:
         state = read_state(checkpoint, device)
         tensors = read_tensors(checkpoint / WEIGHTS)
-        put_weights(model, tensors, str(checkpoint / WEIGHTS))  # another model is no damage
+        put_trained(model, tensors, str(checkpoint / WEIGHTS))  # another model is no damage
         stepper.load(state)
         torch.set_rng_state(state["rng"].cpu())
         if stepper.on_gpu and state["cuda_rng"] is not None:

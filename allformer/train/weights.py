@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from allformer.checkpoint.body import take_body
 from allformer.checkpoint.load import load
 from allformer.core.model import build
 from allformer.errors import ConfigError
 from allformer.train.sections.model import AnyModelRecipe, CheckpointModel
 
-FRESH = ("head.", "pool.")  # what may start anew on a trained body
+
+class Begun(NamedTuple):
+    """A model, and the names of what no checkpoint had for it."""
+
+    model: Any
+    fresh: list[str]
 
 
 def begin(
     asked: AnyModelRecipe, tree: Any, device: torch.device, say: Callable[[str], None]
-) -> Any:
+) -> Begun:
     """A model of that tree: `begin(recipe.model, objective.config(vocabulary), device, print)`."""
     if not isinstance(asked, CheckpointModel):
-        return build(tree, device=device)
+        model = build(tree, device=device)
+        return Begun(model, [name for name, _ in model.named_parameters()])
     trained = load(asked.directory, device=device, dtype=torch.float32)
     if trained.config == tree:
         say(f"weights: all of {asked.checkpoint}")
-        return trained
+        return Begun(trained, [])
     model = build(tree, device=device)
     model.provenance = trained.provenance
     state = trained.state_dict()
@@ -33,7 +40,7 @@ def begin(
     fresh = put_body(model, state, asked.checkpoint)
     rest = f"; fresh: {', '.join(fresh)}" if fresh else ""
     say(f"weights: the body of {asked.checkpoint}{rest}")
-    return model
+    return Begun(model, fresh)
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -42,18 +49,9 @@ def _alike(one: Any, other: Any) -> bool:
     return len(kinds) == 1
 
 
-@torch.no_grad()
 def put_body(model: Any, trained: dict[str, Any], where: str) -> list[str]:
     """Copy what fits by name and shape; returns what stays fresh, and refuses a body that does."""
-    fresh, odd = [], []
-    for name, tensor in model.state_dict().items():
-        found = trained.get(name)
-        if found is not None and found.shape == tensor.shape:
-            tensor.copy_(found)
-        elif name.startswith(FRESH):
-            fresh.append(name)
-        else:
-            odd.append(name)
+    fresh, odd = take_body(model, trained)
     if odd:
         has = trained.get(odd[0])
         shape = "nothing" if has is None else tuple(has.shape)

@@ -31,7 +31,7 @@ class AdamW(Optim, named="adamw"):
         beta1, beta2 = self.betas
         groups = decay_groups(model, self.weight_decay)
         plain = self.kind is torch.optim.AdamW and isinstance(lr, Tensor)
-        if capturable and plain and OnePassAdamW.serves(model.parameters()):
+        if capturable and plain and OnePassAdamW.serves(p for g in groups for p in g["params"]):
             rate: Any = lr
             return OnePassAdamW(groups, lr=rate, betas=(beta1, beta2), eps=self.eps)
         return self.kind(

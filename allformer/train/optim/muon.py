@@ -86,7 +86,8 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
     }
     for linear in (x for x in linears.values() if x.weight.requires_grad):
         rows = linear.parts.values() if isinstance(linear, Fused) else (linear.out_features,)
-        inside[linear.weight] = tuple(rows)
+        if linear.weight.requires_grad:
+            inside[linear.weight] = tuple(rows)
     for module in model.modules():
         if id(module) not in linears:
             for parameter in module.parameters(recurse=False):

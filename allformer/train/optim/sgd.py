@@ -45,6 +45,7 @@ class Sgd(Optim, named="sgd"):
             # Torch begins with v = gradient, in memory that it leaves as it found it where the
             # first step's found_inf is set. From zeros v becomes the same, and a CUDA graph may
             # be captured before the first step.
-            for parameter in model.parameters():
+            trained = (p for group in optimizer.param_groups for p in group["params"])
+            for parameter in trained:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return optimizer

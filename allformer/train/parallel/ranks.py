@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from allformer.checkpoint.weights import put_weights
 from allformer.train.parallel.holding import Holding
+from allformer.train.tuned import put_trained
 
 T = TypeVar("T")
 One = Callable[[Any], tuple[Tensor, Tensor]]  # a micro-batch → its share of the mean, its NLLs
@@ -104,7 +104,7 @@ class Ranks:
 
     def put(self, model: Any, tensors: dict[str, Tensor], where: str) -> None:
         """Whole tensors into this rank's parts."""
-        put_weights(model, tensors, where)
+        put_trained(model, tensors, where)
 
     def settle(self) -> None:
         """Wait until every checkpoint is on the disk."""

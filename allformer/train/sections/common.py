@@ -84,7 +84,15 @@ class TrainRecipe(Section, section="train"):
     keep: Annotated[int | None, at_least(1)] = None  # the last so many checkpoints; else `average`
     average: Count = 5  # the final weights are the mean of the last so many checkpoints
     best: str | None = None  # a validation figure: its best checkpoint stays, and is the result
+    patience: Annotated[int | None, at_least(1)] = (
+        None  # validations without a better one; then end
+    )
     seed: Annotated[int, at_least(0), at_most(2**63 - 1)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.patience is not None and self.best is None:
+            self.refuse("patience", "needs a figure to wait for", "set train.best=nll, or another")
 
 
 @dataclass(frozen=True)

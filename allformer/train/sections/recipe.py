@@ -21,6 +21,7 @@ from allformer.train.sections.common import (
 from allformer.train.sections.data import PairData
 from allformer.train.sections.model import AnyModelRecipe, CheckpointModel, ModelRecipe
 from allformer.train.sections.section import NoOptions, Section
+from allformer.train.sections.tune import TuneRecipe
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Recipe:
     data: Any = None
     tokenizer: Tokenizing = None  # type: ignore[assignment]
     model: AnyModelRecipe = field(default_factory=ModelRecipe)
+    tune: TuneRecipe | None = None  # what is trained of the model; None: all of it
     optim: Optim = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=InverseSqrt)
     train: TrainRecipe = field(default_factory=TrainRecipe)
@@ -60,7 +62,7 @@ class Recipe:
         plain: dict[str, Any] = {}
         for name in (f.name for f in fields(self) if f.name != "options"):
             value = getattr(self, name)
-            if isinstance(value, NoTokenizer):
+            if value is None or isinstance(value, NoTokenizer):
                 continue
             plain[name] = value.plain() if isinstance(value, Section) else value
         if options := self.options.plain():

@@ -139,7 +139,7 @@ def read_section(cls: type[S], data: Any, where: str) -> S:
     hints, kinds = hints_of(own), typing.get_type_hints(own)
     return cls(
         **{
-            name: _value(hints[name], kinds[name], x, f"{where}.{name}")
+            name: field_value(hints[name], kinds[name], x, f"{where}.{name}")
             for name, x in given.items()
         }
     )
@@ -175,7 +175,8 @@ def as_mapping(data: Any, where: str) -> dict[str, Any]:
     return dict(data)
 
 
-def _value(hint: Hint | None, kind: Any, value: Any, where: str) -> Any:
+def field_value(hint: Hint | None, kind: Any, value: Any, where: str) -> Any:
+    """What a file says for a field, as the field takes it, or an error that names the place."""
     if hint is None:
         return as_mapping(value, where) if _wants_mapping(kind) and value is not None else value
     inner = next((s for s in hint.slots if is_dataclass(s) and issubclass(s, Section)), None)
