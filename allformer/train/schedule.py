@@ -20,11 +20,10 @@ from allformer.train.sections.section import Fraction, Section
 Warmup = Annotated[
     int | float,
     Rule(
-        lambda x: 0 <= x < 1 or x == int(x),
-        "must be a whole number of steps, or a share of them below 1",
+        lambda x: 0 <= x < 1 or (x >= 0 and x == int(x)),
+        "must be a whole number of at least 0, or a share of the steps below 1",
         "try 100, or 0.06",
     ),
-    Rule(lambda x: x >= 0, "must be at least 0", "try 100"),
 ]
 Share = Annotated[float, Rule(lambda x: 0 < x <= 1, "must be greater than 0, at most 1", "try 0.2")]
 

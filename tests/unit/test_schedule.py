@@ -139,8 +139,8 @@ def test_a_section_is_read_and_written_back():
             r"choose schedule\.kind=cosine",
         ),
         ({"warmpu": 3}, r"schedule\.warmpu is not known; did you mean warmup\? there is kind, "),
-        ({"warmup": -1}, r"schedule\.warmup=-1 must be a whole number of at least 0; try 0"),
-        ({"warmup": 1.5}, r"schedule\.warmup=1\.5 must be int; correct its type"),
+        ({"warmup": -1}, r"schedule\.warmup=-1 must be a whole number of at least 0, or a "),
+        ({"warmup": 1.5}, r"schedule\.warmup=1\.5 .* or a share of the steps below 1; try 100"),
         ({"kind": "linear", "floor": 1.5}, r"schedule\.floor=1\.5 must be in 0 … 1; try 0\.1"),
         ({"kind": "linear", "floor": "low"}, r"schedule\.floor='low' must be float"),
         ({"kind": "wsd", "decay": 0}, r"schedule\.decay=0\.0 must be greater than 0, at most 1"),
@@ -151,3 +151,9 @@ def test_a_section_is_read_and_written_back():
 def test_what_cannot_be_is_refused_in_words(section, message):
     with pytest.raises(ConfigError, match=message):
         Schedule.read(section)
+
+
+@pytest.mark.parametrize("schedule", EVERY, ids=repr)
+def test_a_warm_up_below_one_is_a_share_of_the_steps(schedule):
+    share = type(schedule)(**{**vars(schedule), "warmup": WARMUP / TOTAL})
+    assert rates(share) == rates(schedule)
