@@ -25,6 +25,7 @@ from allformer.cli.reproduce import REPRODUCE, reproduce
 from allformer.cli.segment import SEGMENT, segment
 from allformer.cli.sound_tokens import UNITS, units
 from allformer.cli.transcribe import TRANSCRIBE, transcribe
+from allformer.cli.tune import TUNE, tune
 from allformer.errors import AllformerError, ConfigError
 from allformer.version import __version__
 
@@ -205,6 +206,7 @@ def train(
     )
 
 
+app.command(epilog=TUNE)(tune)
 app.command(epilog=INFO)(info)
 app.add_typer(bench.app)
 app.command(epilog=EVALUATE)(evaluate)

@@ -230,6 +230,9 @@ def plan_table(name: str, plan: Any) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim", overflow="fold")
     table.add_row("parameters", f"{plan.parameters:,}", f"{plan.precision} on {plan.device}")
+    if plan.trained < plan.parameters:
+        share = f"{plan.trained / plan.parameters:.2%}; the rest is frozen"
+        table.add_row("  trained", f"{plan.trained:,}", share)
     for part, size in plan.memory.items():
         note = "of one micro-batch" if part == "activations" else ""
         table.add_row(f"  {part}", _bytes(size), note)

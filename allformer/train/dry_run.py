@@ -35,6 +35,7 @@ class DryRun:
     """`memory` is in bytes, by part; `seconds` is for all steps, without validation and saving."""
 
     parameters: int
+    trained: int
     memory: dict[str, int]
     tokens_per_step: float
     examples: int
@@ -106,6 +107,7 @@ def _measure(job: Job) -> DryRun:
     per_epoch = len(batches) / job.recipe.train.accumulate
     return DryRun(
         parameters=job.parameters,
+        trained=job.trained,
         memory=_memory(job, kept[0] if kept else None),
         tokens_per_step=tokens / steps,
         examples=len(sides[0]),

@@ -197,6 +197,9 @@ class Job:
         self.stepper = Stepper(self.model, objective, self._settings(), ranks)
         self.frame = objective.frame() if self.compile or ranks.framed else None
         self.steps = self._steps()
+        often = recipe.train.often
+        self.looks_every = often(recipe.train.validate_every, self.steps)
+        self.saves_every = often(recipe.train.save_every, self.steps)
         self.redraw = Redraw(self.model, recipe.train.redraw)
         self.step, self.place, self.seconds = 0, Place(), 0.0
         self.window = Window(objective.terms, self.stepper.scaler is not None)
@@ -276,7 +279,7 @@ class Job:
 
     def go(self, about_threads: str = "") -> TrainResult:
         """Train to the end, or to an interrupt."""
-        settings, every = self.recipe.train, self.recipe.log.every
+        every = self.recipe.log.every
         self.say(
             f"model: {self.parameters:,} parameters{self._share()}, {self.stepper.precision} on "
             f"{self.device.type}" + (", compiled" if self.compile else "") + self.ranks.told
@@ -294,7 +297,7 @@ class Job:
                 while self.step < self.steps and not self._tired():
                     self._advance(source)
                     last = self.step == self.steps
-                    looks = self.step % settings.validate_every == 0 and not last
+                    looks = self.step % self.looks_every == 0 and not last
                     interrupted = self.ranks.any(bool(signals))
                     if self.step % every == 0 or last:
                         progress.update(self.step, **self._log())
@@ -303,7 +306,7 @@ class Job:
                     if looks:
                         progress.say(self._validate_and_tell())
                     last = last or (looks and self._tired())
-                    if self.step % settings.save_every == 0 or last or interrupted:
+                    if self.step % self.saves_every == 0 or last or interrupted:
                         self._save()
                     if interrupted and not last:
                         self.ranks.settle()
@@ -464,7 +467,7 @@ class Job:
         extra |= {"window": self.window.state(), "watch": self.watch.state()}
         extra |= {"objective": self.objective.state()}
         settings = self.recipe.train
-        keep, every = _kept(settings), settings.save_every
+        keep, every = _kept(settings), self.saves_every
         with self.clock.paused():
             self.metrics.sync()
             self.watch.sync()

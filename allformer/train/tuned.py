@@ -24,6 +24,7 @@ from allformer.core.model import build
 from allformer.errors import CheckpointError, ConfigError
 from allformer.train.sections.model import CheckpointModel
 from allformer.train.sections.tune import TuneRecipe
+from allformer.train.weights import refuse_adapter
 from allformer.tune.apply import DEFAULT, apply
 from allformer.tune.full import Full
 from allformer.tune.state import adapter_state, load_adapter_state
@@ -47,6 +48,7 @@ def check_methods(recipe: Any, tree: Any) -> None:
                 f"random; give model: {{checkpoint: DIR}}, or leave tune out"
             )
         return
+    refuse_adapter(model)
     trained = load(model.directory, device="meta")
     shape = trained if trained.config == tree else build(tree, device="meta")
     shape.provenance = trained.provenance

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from allformer.checkpoint.adapter.files import is_adapter
 from allformer.checkpoint.body import take_body
 from allformer.checkpoint.load import load
 from allformer.core.model import build
@@ -28,6 +29,7 @@ def begin(
     if not isinstance(asked, CheckpointModel):
         model = build(tree, device=device)
         return Begun(model, [name for name, _ in model.named_parameters()])
+    refuse_adapter(asked)
     trained = load(asked.directory, device=device, dtype=torch.float32)
     if trained.config == tree:
         say(f"weights: all of {asked.checkpoint}")
@@ -41,6 +43,16 @@ def begin(
     rest = f"; fresh: {', '.join(fresh)}" if fresh else ""
     say(f"weights: the body of {asked.checkpoint}{rest}")
     return Begun(model, fresh)
+
+
+def refuse_adapter(asked: CheckpointModel) -> None:
+    """What stands on another checkpoint is no ground for a new run."""
+    if is_adapter(asked.directory):
+        raise ConfigError(
+            f"model.checkpoint={asked.checkpoint!r} is an adapter beside another model's weights; "
+            f"put both together first: allformer convert {asked.checkpoint} OUT --merge, and give "
+            f"OUT"
+        )
 
 
 def _alike(one: Any, other: Any) -> bool:

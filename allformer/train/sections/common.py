@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from allformer.config.check import Rule
 from allformer.text.tokenizer import KINDS, SPECIALS
 from allformer.train.precision import NAMES
 from allformer.train.sections.section import (
@@ -17,6 +18,14 @@ from allformer.train.sections.section import (
     share,
 )
 
+Often = Annotated[
+    int | float,
+    Rule(
+        lambda x: 0 < x < 1 or (x >= 1 and x == int(x)),
+        "must be a whole number of at least 1, or a share of the steps below 1",
+        "try 500, or 0.1",
+    ),
+]
 RECOMPUTE = ("none", "layers", "selective")
 _ROOM = 1 << 10  # a vocabulary to check with, before the tokeniser says how large it is
 
@@ -79,8 +88,8 @@ class TrainRecipe(Section, section="train"):
     recompute: Annotated[str, one_of(*RECOMPUTE)] = "none"  # activations: computed again, not kept
     redraw: Whole = 0  # random features (Performer), every so many steps; 0: never
     ema: Annotated[float | None, share("0.999")] = None  # the weights' moving average is what stays
-    validate_every: Count = 500
-    save_every: Count = 500
+    validate_every: Often = 500  # steps, or below 1 their share of all
+    save_every: Often = 500
     keep: Annotated[int | None, at_least(1)] = None  # the last so many checkpoints; else `average`
     average: Count = 5  # the final weights are the mean of the last so many checkpoints
     best: str | None = None  # a validation figure: its best checkpoint stays, and is the result
@@ -93,6 +102,10 @@ class TrainRecipe(Section, section="train"):
         super().__post_init__()
         if self.patience is not None and self.best is None:
             self.refuse("patience", "needs a figure to wait for", "set train.best=nll, or another")
+
+    def often(self, every: float, steps: int) -> int:
+        """So many steps: `recipe.often(0.1, 200)` → 20, `recipe.often(500, 200)` → 500."""
+        return max(1, round(every * steps)) if every < 1 else int(every)
 
 
 @dataclass(frozen=True)
