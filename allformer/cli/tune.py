@@ -35,7 +35,7 @@ def tune(
     method: Annotated[
         str, typer.Option(help="full, lora, ia3, bitfit, …: what is trained of the model.")
     ] = "lora",
-    rank: Annotated[int | None, typer.Option(min=1, help="Of lora; default: 8.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Of lora; default: 8.")] = None,
     targets: Annotated[
         str | None, typer.Option(help="The layers: q,v or all-linear; default: the method's.")
     ] = None,

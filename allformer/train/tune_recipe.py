@@ -56,7 +56,6 @@ def tune_recipe(
             **_course(asked, said.get("rate", rate_of(asked, method)), whole, said),
         },
         overrides,
-        where="tune",
     )
 
 
