@@ -103,6 +103,9 @@ class Reward(Preferred):
     def compare(self, model: Any) -> None:
         """Nothing is answered."""
 
+    def compare(self, model: Any) -> None:
+        """Nothing is answered."""
+
     # --- batches and losses -----------------------------------------------------------------------
 
     def collate(self, examples: Table, index: Array, frame: Frame | None = None) -> Any:
