@@ -79,7 +79,8 @@ def save_run(
     if model.provenance.generation is not None:
         write_json(path / GENERATION, model.provenance.generation)
     for name, text in model.provenance.images.items():
-        (path / name).write_text(text, encoding="utf-8")
+        if not (path / name).exists():  # else the run prepares its images in its own way
+            (path / name).write_text(text, encoding="utf-8")
     save_adapter(model, path, base=base, config=False)
 
 

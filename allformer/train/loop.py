@@ -472,6 +472,8 @@ class Job:
             self.metrics.sync()
             self.watch.sync()
             save_state(self.run, self.step, self.stepper, extra, keep=keep, every=every)
+            if is_beside(self.model):  # its checkpoints alone cannot be opened: they have no base
+                save_run(self.run, self.model, self.tokenizer, self._base())
 
     # --- ending ---------------------------------------------------------------------------------
 

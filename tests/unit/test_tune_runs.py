@@ -16,6 +16,7 @@ from allformer.train.loop import Interrupted, Job, open_objective, train
 from allformer.train.metrics import read_metrics
 from allformer.train.recipe import make_recipe, read_recipe
 from allformer.tune import Lora
+from tests.drawn import write_idx
 from tests.unit.test_train_loop import interrupt, same_weights, stop_at
 
 TEXTS = ["a good film", "a bad film", "good bad good", "what a bad day", "what a good day"] * 12
@@ -108,6 +109,7 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit(more, base, tmp_path, monkeyp
         stop_at(patch, 3, interrupt)
         with pytest.raises(Interrupted):
             tune(base, tmp_path / "parts", method, **more)
+    assert af.load(tmp_path / "parts").config.head.labels == ("neg", "pos")  # opened on its way
     train(None, tmp_path / "parts", device="cpu", resume=True, corpus=CORPUS)
     same_weights(tmp_path / "whole" / ADAPTER, tmp_path / "parts" / ADAPTER)
 
@@ -226,3 +228,24 @@ def test_peft_opens_a_run(base, tmp_path):
     with torch.no_grad():
         logits = theirs(input_ids=ids).logits
     assert torch.allclose(logits, says(result.run.model.eval()), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["lora", "bitfit", "ia3", "bottleneck", "prefix"])
+def test_models_that_see_are_tuned_too(method, tmp_path):
+    data = write_idx(tmp_path / "halves", 100, 40)
+    sections = {
+        "objective": "image-classification", "data": {"path": str(data), "hold_out": 20},
+        "train": {"steps": 3, "batch_rows": 16, "average": 1}, "log": {"tensorboard": False},
+    }  # fmt: skip
+    sizes = {"patch": 4, "dim": 16, "heads": 2, "layers": 2, "feed": 32}
+    train(make_recipe({**sections, "model": sizes}), tmp_path / "base", device="cpu")
+    model = {"checkpoint": str(tmp_path / "base")}
+    recipe = make_recipe({**sections, "model": model, "tune": method})
+    result = train(recipe, tmp_path / "run", device="cpu")
+    source = result.run.model.config.reader.source
+    pixels = torch.rand(2, source.channels, *source.image)
+    with torch.no_grad():
+        ours, again = (m.eval()(pixel_values=pixels).logits
+                       for m in (result.run.model, af.load(tmp_path / "run")))  # fmt: skip
+    assert torch.equal(ours, again)

@@ -117,7 +117,8 @@ BOTH = [{"source": chat["instruction"], "target": chat["output"]} for chat in CH
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "records", "verb"),
-    [("tag", TAGGED, ["tag"]), ("answer", ASKED, ["answer", "--question", "after?", "--passage"]), ("embed", ALIKE, ["embed"]),
+    [("tag", TAGGED, ["tag"]), ("embed", ALIKE, ["embed"]),
+     ("answer", ASKED, ["answer", "--question", "after?", "--passage"]),
      ("translate", BOTH, ["translate"]), ("summarise", BOTH, ["summarise"])],
 )  # fmt: skip
 def test_a_run_answers_to_the_verb_of_its_task(task, records, verb, encoder, tmp_path_factory):
