@@ -37,8 +37,8 @@ class Settings:
         config.setdefault("clean_up_tokenization_spaces", self.clean_up)
         if self.model_max_length is not None:
             config["model_max_length"] = self.model_max_length
-        if self.split_special_tokens:
-            config["split_special_tokens"] = True
+        if self.split_special_tokens or "split_special_tokens" in config:
+            config["split_special_tokens"] = self.split_special_tokens
         return config
 
 

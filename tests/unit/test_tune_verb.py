@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from allformer.cli.main import app
 from allformer.errors import ConfigError
 from allformer.train.loop import open_objective, train
+from allformer.train.metrics import read_metrics
 from allformer.train.objectives import OBJECTIVES
 from allformer.train.recipe import make_recipe, read_recipe
 from allformer.train.tune_recipe import rate_of, tasks, tune_recipe
@@ -77,6 +78,8 @@ def test_an_instruction_run_chats_and_its_adapter_merges(decoder, tmp_path):
     (lora,) = recipe.tune.methods
     assert (lora.rank, lora.alpha, lora.targets) == (4, 8.0, ("q", "v"))
     assert (run / "adapter_config.json").is_file()
+    scores = json.loads(call("evaluate", run, "--json").stdout.splitlines()[-1])
+    assert scores["nll"] == pytest.approx(read_metrics(run)[-1]["validation_nll"], rel=1e-5)
     answer = call("generate", run, "0: after red?", "--chat", "--max-new-tokens", 3, "--json")
     assert json.loads(answer.stdout.splitlines()[-1])
     call("convert", run, tmp_path / "merged", "--merge", "--family", "allformer")
