@@ -26,6 +26,7 @@ from allformer.train.sections.recipe import Recipe
 from allformer.train.spoken.data import SpokenData
 from allformer.train.watch.watch import MACHINE
 from allformer.train.waves.data import WaveData
+from allformer.tune.trainable import trainable
 from allformer.version import __version__
 
 Rows = Sequence[Mapping[str, Any]]
@@ -96,11 +97,32 @@ def run_facts(
     }
     if model := _begun_with(recipe):
         facts["model"] = model
+    if recipe.tune is not None:
+        facts |= tuned_facts(run.model, recipe.tune.told)
     kind = f"title.{taught(recipe)}"
     staged = f"{kind}.{getattr(recipe.options, 'stage', None)}"
     if title := next((key for key in (staged, kind) if key in WORDS), None):
         facts["title"] = dict(zip(("en", "zh"), word(title), strict=True))
     return facts
+
+
+def tuned_facts(model: Any, method: str) -> dict[str, str]:
+    """How much of a model its tuning trained, and where; layers that are alike are told once."""
+    found = trainable(model)
+    parts = {name: n.trained for name, n in found.parts.items() if n.trained}
+    groups: dict[tuple[str, int], list[str]] = {}
+    for name, count in parts.items():
+        stem, _, number = name.rpartition(".")
+        layer = number.isdigit()
+        groups.setdefault((stem if layer else name, count), []).append(number if layer else "")
+    told = [
+        f"{name}.{numbers[0]}–{numbers[-1]}: {count:,} each" if len(numbers) > 1
+        else f"{'.'.join(filter(None, (name, numbers[0])))}: {count:,}"
+        for (name, count), numbers in groups.items()
+    ]  # fmt: skip
+    total = sum(n.total for n in found.parts.values())
+    share = f"{method}: {found.trained:,} of {total:,} ({found.trained / total:.2%})"
+    return {"tune": share, "tune_parts": "; ".join(told)}
 
 
 def _batch(recipe: Recipe) -> dict[str, Any]:

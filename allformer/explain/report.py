@@ -44,8 +44,9 @@ COMMANDS = {
     "evaluate": "allformer evaluate RUN --split test",
 }
 FACTS = (
-    "direction", "objective", "model", "data", "train_pairs", "validation_pairs", "test_pairs",
-    "optimiser", "schedule", "batch", "pictures", "crops", "recordings", "steps", "seconds",
+    "direction", "objective", "model", "tune", "tune_parts", "data", "train_pairs",
+    "validation_pairs", "test_pairs", "optimiser", "schedule", "batch", "pictures", "crops",
+    "recordings", "steps", "seconds",
     "speed", "memory", "device", "precision", "seed", "kept", "command", "torch", "allformer",
 )  # fmt: skip
 COUNTS = (

@@ -261,6 +261,8 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
     # --- facts ---
     "facts.objective": ("Objective", "训练目标"),
     "facts.model": ("Model", "模型"),
+    "facts.tune": ("Trained parameters", "训练的参数"),
+    "facts.tune_parts": ("Where they are", "在哪些部分"),
     "facts.optimiser": ("Optimiser", "优化器"),
     "facts.schedule": ("Schedule", "学习率计划"),
     "facts.batch": ("Tokens of a step", "每步词元数"),

@@ -11,6 +11,8 @@ import torch
 import allformer as af
 from allformer.checkpoint.weights import read_tensors
 from allformer.errors import CheckpointError, ConfigError
+from allformer.run_facts import tuned_facts
+from allformer.run_report import report_run
 from allformer.train.dry_run import dry_run
 from allformer.train.loop import Interrupted, Job, open_objective, train
 from allformer.train.metrics import read_metrics
@@ -123,6 +125,19 @@ def test_the_mean_of_checkpoints_is_the_result(base, tmp_path):
     head = "head.out.weight"
     mean = ((one[head].double() + two[head].double()) / 2).float()
     assert torch.equal(af.load(tmp_path / "run").head.out.weight, mean)
+
+
+def test_the_report_says_what_was_trained_and_where(base, tmp_path):
+    result = tune(base, tmp_path / "run", {"is": "lora", "rank": 2}, steps=1)
+    facts = tuned_facts(result.run.model, "lora")
+    count = sum(p.numel() for p in result.run.model.parameters() if p.requires_grad)
+    assert facts["tune"].startswith(f"lora: {count:,} of ")
+    assert "encoder.layers.0–1: " in facts["tune_parts"]
+    assert "head.out: 34" in facts["tune_parts"]
+    report_run(result.run.path)
+    page = (result.run.path / "report.html").read_text(encoding="utf-8")
+    assert "Trained parameters" in page
+    assert "训练的参数" in page
 
 
 def test_full_trains_every_weight_and_writes_them(base, tmp_path):
