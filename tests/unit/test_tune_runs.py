@@ -64,6 +64,7 @@ def says(model):
     return model(input_ids=torch.tensor([[2, 7, 8, 9, 3]])).logits
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("method", "layout"),
     [({"is": "lora", "rank": 2}, "LORA"), ("ia3", "IA3"), ("bitfit", None),
@@ -103,6 +104,7 @@ def test_checkpoints_the_best_and_the_optimiser_hold_the_adapter_alone(base, tmp
     assert not any(name.endswith("qkv.weight") for name in averaged)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("more", [{}, {"ema": 0.5}, {"best": "nll"}], ids=["mean", "ema", "best"])
 def test_a_run_that_was_stopped_goes_on_bit_by_bit(more, base, tmp_path, monkeypatch):
     method = {"is": "lora", "rank": 2, "dropout": 0.2}

@@ -88,6 +88,7 @@ def test_an_instruction_run_chats_and_its_adapter_merges(decoder, tmp_path):
     assert same.stdout.splitlines()[-1] == answer.stdout.splitlines()[-1]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"full"}))
 def test_every_method_is_trained_and_opened(method, encoder, tmp_path):
     rows = [{"text": t, "label": "even" if i % 2 else "odd"} for i, t in enumerate(TEXTS)]
@@ -99,6 +100,7 @@ def test_every_method_is_trained_and_opened(method, encoder, tmp_path):
     assert not (run / "model.safetensors").exists()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("task", "records"), [("dpo", PAIRS), ("reward", PAIRS),
                                                ("kto", VERDICTS)])  # fmt: skip
 def test_preferences_are_learnt_beside_frozen_weights(task, records, decoder, tmp_path):
