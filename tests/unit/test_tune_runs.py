@@ -10,13 +10,21 @@ import torch
 
 import allformer as af
 from allformer.checkpoint.weights import read_tensors
+from allformer.core.model import build
 from allformer.errors import CheckpointError, ConfigError
 from allformer.run_facts import tuned_facts
 from allformer.run_report import report_run
 from allformer.train.dry_run import dry_run
+from allformer.train.ema import Ema
 from allformer.train.loop import Interrupted, Job, open_objective, train
 from allformer.train.metrics import read_metrics
 from allformer.train.recipe import make_recipe, read_recipe
+from allformer.train.schedule import Linear
+from allformer.train.sections.common import TrainRecipe
+from allformer.train.sections.head import Classes
+from allformer.train.sections.model import ModelRecipe
+from allformer.train.sections.tune import TuneRecipe
+from allformer.train.tuned import put_methods
 from allformer.tune import Lora
 from tests.drawn import write_idx
 from tests.unit.test_train_loop import interrupt, same_weights, stop_at
@@ -62,6 +70,44 @@ def tune(base, run, method, **settings):
 
 def says(model):
     return model(input_ids=torch.tensor([[2, 7, 8, 9, 3]])).logits
+
+
+def begun(dtype: torch.dtype | None = None):
+    """A small encoder with LoRA on it, whose head and pooler came with no checkpoint."""
+    tree = Classes(("a", "b")).put(ModelRecipe(16, 2, 32, 1).tree("encoder"))
+    model = build(tree, seed=0)
+    fresh = [name for name, _ in model.named_parameters() if name.startswith(("head.", "pool."))]
+    put_methods(model, TuneRecipe((Lora(rank=2),)), fresh, dtype)
+    return model
+
+
+def check_fresh():
+    trained = {name for name, p in begun().named_parameters() if p.requires_grad}
+    assert {"head.out.weight", "pool.dense.weight"} <= trained
+    assert "encoder.layers.0.attention.qkv.weight" not in trained
+
+
+def check_narrow():
+    for parameter in begun(torch.bfloat16).parameters():
+        wide = parameter.requires_grad or parameter.ndim < 2
+        assert parameter.dtype == (torch.float32 if wide else torch.bfloat16)
+
+
+def check_average():
+    model = begun()
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert set(Ema(model, 0.9).average) == trained
+
+
+def check_share():
+    assert Linear(0.1).rate(5, 1.0, 100) == Linear(10).rate(5, 1.0, 100) == 0.5
+    assert TrainRecipe().often(0.1, 200) == 20
+    assert TrainRecipe().often(500, 200) == 500
+
+
+@pytest.mark.parametrize("check", [check_fresh, check_narrow, check_average, check_share])
+def test_what_a_tuned_run_holds_true(check):
+    check()
 
 
 @pytest.mark.every(2)
