@@ -189,6 +189,7 @@ def make_request(
         renormalise=bool(g.renormalize_logits),
         draw=Draw(rows * (1 if beams > 1 else copies), generator) if g.do_sample else None,
         copies=copies,
+        parts=not model.by_row,
         back=back,
         length_penalty=1.0 if g.length_penalty is None else float(g.length_penalty),
         early_stopping=g.early_stopping or False,

@@ -80,6 +80,7 @@ class Request:
     processors: Sequence[Processor] = ()
     warps: Sequence[Warp] = ()
     renormalise: bool = False
+    parts: bool = True  # whether rows that have ended may leave the others
     draw: Draw | None = None  # None: the likeliest
     copies: int = 1  # sequences that start from each row of the caller's: beams, or draws
     back: int = 1  # how many of a row's beams come back
@@ -105,7 +106,7 @@ class Request:
         every = 1 if each else steps_between(device)
         if self.draw is not None and not self.draw.remember(every - 1, device):
             every = 1
-        return Rows(limit, device, every, together)
+        return Rows(limit, device, every, together, self.parts)
 
 
 class Kept:

@@ -38,14 +38,20 @@ class Parting(NamedTuple):
 class Rows:
     """`limit` (R): how many tokens each row may get. The host looks each `every` steps.
 
-    `together`: rows that have ended go on, seen, until all have.
+    `together`: rows that have ended go on, seen, until all have. `parts=False`: none leaves, for a
+    row is known by its place (adapters by row).
     """
 
     def __init__(
-        self, limit: Tensor, device: torch.device, every: int, together: bool = False
+        self,
+        limit: Tensor,
+        device: torch.device,
+        every: int,
+        together: bool = False,
+        parts: bool = True,
     ) -> None:
         self.total, self.longest = len(limit), int(limit.max())
-        self.every, self.together = every, together
+        self.every, self.together, self.parts = every, together, parts
         self.limit = limit.to(device)  # B, as the next three
         self.here = torch.arange(self.total, device=device)  # which of the R each row is
         self.hit = torch.zeros(self.total, dtype=torch.bool, device=device)
@@ -82,7 +88,8 @@ class Rows:
         if wrong:
             raise not_numbers()
         self.ended = all(over)
-        if self.ended or len(over) <= FEW or sum(over) < IDLE * len(over):
+        many = len(over) > FEW and sum(over) >= IDLE * len(over)
+        if self.ended or not (many and self.parts):
             return None
         stay, leave = ([i for i, x in enumerate(over) if x is is_over] for is_over in (False, True))
         device = self.here.device

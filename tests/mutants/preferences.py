@@ -31,7 +31,7 @@ MUTANTS: list[Mutant] = [
         f"{LOSSES}:Sigmoid.each", "F.logsigmoid(-gap)", "F.logsigmoid(gap)", "losses of pairs"),
     bug("robust without its share", "biased where labels are wrong", f"{LOSSES}:Robust.each",
         "/ (1 - 2 * smoothing)", "", "losses of pairs"),
-    bug("labels of answers not shifted", "what is read is scored", f"{SAID}:lay_said",
+    bug("labels of preferred answers not shifted", "what is read is scored", f"{SAID}:lay_said",
         "np.asarray(ids[1:], np.int64)", "np.asarray(ids[:-1], np.int64)",
         "likelihoods of answers"),
     bug("the first token of an answer is not said", "short answers look the same",

@@ -813,3 +813,18 @@ def test_the_python_of_the_page_on_methods_runs_and_is_the_same_in_both_language
     assert found[0] == found[1]
     exec(compile(found[0], "tuning.md", "exec"), {})
     assert "all " in capsys.readouterr().out
+
+
+def test_rows_with_adapters_of_their_own_stay_where_they_are_when_others_have_ended():
+    net = loud(decoder_only())
+    for seed, name in enumerate("ab"):
+        tune.apply(net, tune.Lora(4), name=name, seed=seed)
+        stir(net, name, seed)
+    names = ["a", "b"] * 6
+    ids = tokens(len(names), 5)
+    tune.switch(net, names)
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    alone = net.generate(ids, **options)
+    left = net.generate(ids, limits=[1] * 6 + [8] * 6, **options)  # half of twelve leave
+    assert torch.equal(left[6:], alone[6:])
+    assert not torch.equal(alone[0::2, 5:], alone[1::2, 5:])

@@ -155,7 +155,7 @@ class Cache:
 
     def cuts(self, length: int) -> bool:
         """Whether every layer can be taken back to its first `length` tokens."""
-        return all(layer.own.cuts(length) for layer in self.layers)
+        return all(layer.own.cuts(length + self.learned) for layer in self.layers)
 
     def cut(self, length: int) -> None:
         """Forget all but the first `length` tokens: a draft that was not accepted."""

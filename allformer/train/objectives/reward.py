@@ -103,9 +103,6 @@ class Reward(Preferred):
     def compare(self, model: Any) -> None:
         """Nothing is answered."""
 
-    def compare(self, model: Any) -> None:
-        """Nothing is answered."""
-
     # --- batches and losses -----------------------------------------------------------------------
 
     def collate(self, examples: Table, index: Array, frame: Frame | None = None) -> Any:

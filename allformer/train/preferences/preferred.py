@@ -183,7 +183,7 @@ class Preferred(Instruction):
                 f"objective.reference={START}: {why}, and how it began cannot be read again; tune "
                 f"a checkpoint (merge an adapter into it first: allformer convert --merge)"
             )
-        found = begin(asked, model.config, model.device, lambda line: None)
+        found = begin(asked, model.config, model.device, lambda line: None).model
         return found.eval().requires_grad_(False)
 
     # --- batches and figures ----------------------------------------------------------------------
