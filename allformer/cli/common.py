@@ -62,16 +62,16 @@ def open_model(model: str, device: str | None, dtype: str | None, *, head: bool 
     from allformer.tasks.pipeline import open_pipeline
 
     quantised = dtype == QUANTISED
-    wide = None if quantised else pick_dtype(dtype)
+    wide = None if quantised else pick_dtype(dtype, QUANTISED)
     return open_pipeline(model, device=device, dtype=wide, head=head, quantised=quantised)
 
 
-def pick_dtype(name: str | None) -> Any:
-    """torch's dtype for what `--dtype` says."""
+def pick_dtype(name: str | None, *others: str) -> Any:
+    """torch's dtype for what `--dtype` says; `others` may be said as well."""
     import torch
 
     if name is not None and name not in DTYPES:
-        raise AllformerError(f"--dtype {name} is not known; try {', '.join(DTYPES)}")
+        raise AllformerError(f"--dtype {name} is not known; try {', '.join([*DTYPES, *others])}")
     return None if name is None else getattr(torch, DTYPES[name])
 
 

@@ -49,6 +49,8 @@ def quantise(
     bits = KINDS.get(kind)
     if bits is None:
         raise ConfigError(f"quantise({kind!r}) is not known; try {' or '.join(KINDS)}")
+    if not isinstance(group, int | None) or isinstance(group, bool):
+        raise ConfigError(f"group={group!r} must be a whole number; try 32 … 256")
     if group is not None and group < 16:
         raise ConfigError(f"group={group} is too few inputs for a scale of their own; try 32 … 256")
     if is_quantised(model):

@@ -11,7 +11,14 @@ from torch import Tensor
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.errors import ConfigError, LengthError
 from allformer.generate.checks import check_together
-from allformer.generate.generate import check_generator, make_request, own_options, warn_unused
+from allformer.generate.generate import (
+    check_generation,
+    check_generator,
+    check_processors,
+    make_request,
+    own_options,
+    warn_unused,
+)
 from allformer.generate.options import GenerationConfig, settle
 from allformer.generate.processors import Processor
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_prompt
@@ -47,6 +54,8 @@ def admit(
     options: Mapping[str, Any],
 ) -> Work:
     """The arguments of `Engine.add` as the work that they mean; what cannot work is refused."""
+    check_generation(generation)
+    check_processors(processors)
     g = settle(*own_options(model), generation, options=options)
     check_together(g)
     for name, way_out in _REFUSED.items():

@@ -53,6 +53,8 @@ class Aids:
 
     def check(self, model: AnyModel, g: GenerationConfig, options: Mapping[str, Any]) -> None:
         """Refuse what cannot be; `options` are the caller's own."""
+        if not isinstance(self.prefix, Prefix | None):
+            raise ConfigError(f"prefix={self.prefix!r} must be a Prefix; try prefix=af.Prefix()")
         if self.cache not in (None, "int8"):
             raise ConfigError(f'cache={self.cache!r} is not a choice; try "int8", or leave it out')
         if g.use_cache is False and (self.prefix is not None or self.cache):

@@ -27,13 +27,14 @@ from torch import Tensor
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.states.pool import Pool
 from allformer.errors import ConfigError
-from allformer.generate.admit import admit
+from allformer.generate.admit import Work, admit
 from allformer.generate.line import Line
 from allformer.generate.options import GenerationConfig
 from allformer.generate.pick import pick
 from allformer.generate.processors import Processor
 from allformer.generate.reader import Reader, shapes
 from allformer.generate.reply import Reply, Seat
+from allformer.generate.stepper import check_dtype
 
 _by_number = attrgetter("number")
 _SHARE, _USUAL = 0.8, 1 << 30  # of a GPU's free memory; bytes elsewhere
@@ -59,9 +60,8 @@ class Engine:
         chunk: int = 512,
         dtype: torch.dtype | None = None,
     ) -> None:
-        for name, value in (("page", page), ("rows", rows), ("chunk", chunk), ("pages", pages)):
-            if value is not None and value < 1:
-                raise ConfigError(f"Engine.{name}={value} must be at least 1; try 16 or more")
+        _check(pages=pages, memory=memory, page=page, rows=rows, chunk=chunk)
+        check_dtype(dtype)
         if pages is None:
             pages = _pages(model, memory, page, dtype)
         elif memory is not None:
@@ -74,6 +74,7 @@ class Engine:
         self.preempted = 0  # how often a request had to make room
         self.reused = 0  # tokens that were found and not read again
         self._numbers = count()
+        self._busy = False  # in a step
 
     def add(
         self,
@@ -97,7 +98,7 @@ class Engine:
         need = self._count(len(work.ids) + new - 1) + self._count(len(work.source))
         if need > self.pool.pages:
             raise ConfigError(
-                f"a prompt of {len(work.ids)} tokens and max_new_tokens={new} need {need} pages of "
+                f"{_text(work)} and max_new_tokens={new} need {need} pages of "
                 f"{self.pool.size} tokens, but Engine.pages={self.pool.pages}; ask for fewer "
                 f"tokens, or give the engine more memory"
             )
@@ -136,13 +137,29 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Reply, int]]:
-        """One step for all: the tokens that were made in it."""
-        self._seat_waiting()
-        # Both are on their way before anything is waited for: while a GPU goes on with texts, the
-        # host prepares what is to be read of prompts.
-        texts = self._read(self._texts(), self.reader.step)
-        prompts = self._read(self._prompts(), self.reader.read)
-        return self._answer([x for x in (texts, prompts) if x is not None])
+        """One step for all: the tokens that were made in it.
+
+        One that is broken off (Ctrl-C, no memory) loses no request: they are read again.
+        """
+        if self._busy:
+            raise ConfigError(
+                "Engine.step() was called inside a step, by a processor or from another thread; "
+                "let one thread call it, and read replies between steps"
+            )
+        self._busy = True
+        try:
+            self._seat_waiting()
+            # Both are on their way before anything is waited for: while a GPU goes on with texts,
+            # the host prepares what is to be read of prompts.
+            texts = self._read(self._texts(), self.reader.step)
+            prompts = self._read(self._prompts(), self.reader.read)
+            return self._answer([x for x in (texts, prompts) if x is not None])
+        except BaseException:
+            for reply in list(self.running):  # what its pages hold may be half a step's
+                self._preempt(reply)
+            raise
+        finally:
+            self._busy = False
 
     def _prompts(self) -> list[tuple[Reply, int]]:
         """Who has more than one token to read, oldest first, and how many of them now."""
@@ -165,6 +182,7 @@ class Engine:
                     seat.pages.append(self.pool.take())
                 else:
                     self._preempt(max(self.running, key=_by_number))
+                    self.preempted += 1
         return [(x, 1) for x in self.running if x.seat.read + 1 == len(x.ids)]
 
     def _read(
@@ -273,12 +291,26 @@ class Engine:
         self.running.remove(reply)
         self._leave(reply)
         insort(self.waiting, reply, key=_by_number)
-        self.preempted += 1
 
     def _end(self, reply: Reply, error: Exception | None = None) -> None:
         (self.running if reply in self.running else self.waiting).remove(reply)
         self._leave(reply)
         reply.end(error)
+
+
+def _check(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ConfigError(f"Engine.{name}={value!r} must be a whole number; give one")
+        if value < 1 and name != "memory":  # of which a page takes so much
+            raise ConfigError(f"Engine.{name}={value} must be at least 1; try 16 or more")
+
+
+def _text(work: Work) -> str:
+    source = f"a source of {len(work.source)} tokens, " if work.source else ""
+    return f"{source}a prompt of {len(work.ids)} tokens"
 
 
 def _pages(
@@ -288,8 +320,8 @@ def _pages(
     dtype: torch.dtype | None,
 ) -> int:
     """How many pages that memory holds."""
-    kind = dtype or next(model.parameters()).dtype
-    size = 2 * page * kind.itemsize * sum(heads * size for heads, size in shapes(model))
+    width = sum(heads * size for heads, size in shapes(model))  # refuses what pages do not serve
+    size = 2 * page * (dtype or next(model.parameters()).dtype).itemsize * width
     if memory is None and model.device.type == "cuda":
         memory = int(_SHARE * torch.cuda.mem_get_info(model.device)[0])
     memory = _USUAL if memory is None else memory

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from allformer.generate.prefix import Prefix
 from allformer.generate.processors import Processor, first_free, make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_other, read_prompt
 from allformer.generate.request import Draw, Generated, Request, Streamer
-from allformer.generate.stepper import padding_columns, stepper_for
+from allformer.generate.stepper import check_dtype, padding_columns, stepper_for
 from allformer.generate.stop import Stop
 from allformer.generate.structured import Structured
 from allformer.generate.warp import make_warps
@@ -75,16 +76,18 @@ def generate(
     (docs/generation.md). What an encoder's mixers take (`global_attention_mask`) may be given too,
     and what it reads in place of tokens (`input_features`).
     """
+    if dtype is not torch.int8:  # the lean way's, which refuses what it does not serve
+        check_dtype(dtype)
     stepper = stepper_for(model, dtype)  # refuses what cannot generate
     aids = Aids(prefix, assistant_model, cache)
     inputs = _of_encoder(model, options)
     generation = options.pop("generation_config", None) or generation  # transformers' name for it
-    if not isinstance(generation, GenerationConfig | None):
-        raise ConfigError(
-            f"generation={type(generation).__name__} must be allformer's GenerationConfig; "
-            f"try GenerationConfig.from_dict(generation.to_dict())"
-        )
+    check_generation(generation)
     g = settle(*own_options(model), *aids.options(), generation, options=options)
+    if not isinstance(structured, Structured | None):
+        raise ConfigError(
+            f"structured={structured!r} must be a Structured; try Structured.regex('[0-9]+')"
+        )
     if structured is not None:
         g = replace(g, forced_eos_token_id=None)  # the form says where it ends
     check_together(g)
@@ -94,6 +97,7 @@ def generate(
     if streamer is not None and beams > 1:
         raise ConfigError(f"a streamer cannot follow num_beams={beams}; set num_beams=1")
     check_generator(generator, model.device)
+    check_processors(processors)
     with torch.inference_mode():
         if isinstance(model, EncoderDecoderModel) and not model.config.encoder.source.vocab:
             source, mask = read_other(model, input_ids, attention_mask, inputs)
@@ -241,6 +245,8 @@ def _plain(found: Generated, g: GenerationConfig) -> Any:
 
 
 def _row_limits(limits: Sequence[int], rows: int) -> Tensor:
+    if not isinstance(limits, Sequence) or not all(isinstance(x, Integral) for x in limits):
+        raise ConfigError(f"limits={limits!r} must be a list of whole numbers; give one a row")
     if len(limits) != rows:
         raise ConfigError(f"limits has {len(limits)} numbers for {rows} rows; give one each")
     if min(limits) < 1:
@@ -262,7 +268,31 @@ def warn_unused(g: GenerationConfig, options: dict[str, Any], assisted: bool = F
             warnings.warn(f"{name}={options[name]} does nothing without {needs}", stacklevel=3)
 
 
+def check_generation(generation: object) -> None:
+    if not isinstance(generation, GenerationConfig | None):
+        given = "generation" if isinstance(generation, dict) else "generation.to_dict()"
+        raise ConfigError(
+            f"generation={type(generation).__name__} must be allformer's GenerationConfig; "
+            f"try GenerationConfig.from_dict({given})"
+        )
+
+
+def check_processors(processors: object) -> None:
+    """A list of what can be called; `structured` and others are no processors."""
+    if isinstance(processors, Sequence) and all(map(callable, processors)):
+        return
+    raise ConfigError(
+        f"processors={processors!r} must be a list of functions (ids, scores, rows) → scores; "
+        f"try processors=[…]"
+    )
+
+
 def check_generator(generator: torch.Generator | None, device: torch.device) -> None:
+    if not isinstance(generator, torch.Generator | None):
+        raise ConfigError(
+            f"generator={generator!r} must be a torch.Generator; "
+            f"try torch.Generator('{device.type}').manual_seed(1)"
+        )
     if generator is not None and generator.device.type != device.type:
         raise ConfigError(
             f"generator draws on {generator.device}, but the model is on {device}; "

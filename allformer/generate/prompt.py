@@ -37,6 +37,11 @@ def read_prompt(
         if bos is None or bos < 0:
             raise ConfigError("the prompt is empty and bos_token_id is None; give one of them")
         ids, attention_mask = ids.new_full((len(ids), 1), bos), None
+    if not isinstance(attention_mask, Tensor | None):
+        raise ConfigError(
+            f"attention_mask={_shape(attention_mask)} must be a tensor, rows × tokens; "
+            f"try torch.tensor(attention_mask)"
+        )
     if attention_mask is not None and attention_mask.shape != ids.shape:
         raise ConfigError(
             f"attention_mask has the shape {tuple(attention_mask.shape)}, but input_ids "

@@ -235,6 +235,13 @@ def stepper_for(model: object, dtype: torch.dtype | None = None) -> Stepper:
     )
 
 
+def check_dtype(dtype: torch.dtype | None) -> None:
+    """Refuse what nothing can be computed in."""
+    if dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        return
+    raise ConfigError(f"dtype={dtype!r} cannot be computed in; try torch.bfloat16, or leave it out")
+
+
 def plain_stepper(
     model: EncoderDecoderModel | DecoderOnlyModel, dtype: torch.dtype | None = None
 ) -> PlainStepper:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from allformer.errors import ConfigError, GenerationError, LengthError
+from allformer.generate import engine as engine_room
 from allformer.generate import fixed_steps
 from allformer.generate.engine import Engine
 from allformer.generate.fixed_steps import FixedSteps
@@ -348,6 +350,51 @@ def test_an_error_is_its_own_requests() -> None:
     check_empty(engine)
 
 
+@pytest.mark.parametrize("kind", [PLAIN, "seq2seq modern"])
+@pytest.mark.parametrize("where", ["encode", "read", "step", "pick"])
+def test_a_step_that_is_broken_off_loses_no_request(
+    kind: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, engine = writer(kind), small(kind)
+    room, name = (engine_room, "pick") if where == "pick" else (engine.reader, where)
+    asked, usual, calls = mixed(model), getattr(room, name), []
+
+    def breaks(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return usual(*given)
+
+    monkeypatch.setattr(room, name, breaks)
+    replies = [x.put(engine) for x in asked[:-1]]
+    for _ in range(4):
+        try:
+            engine.step()
+        except KeyboardInterrupt:
+            assert not engine.running
+            assert engine.free == engine.pool.pages
+    replies.append(asked[-1].put(engine))
+    for _ in range(200):  # who is forgotten would be waited for without end
+        with suppress(KeyboardInterrupt):
+            engine.step()
+    assert engine.idle
+    for each, reply in zip(asked, replies, strict=True):
+        if each.seed is None:  # of what is drawn, dice were thrown for nothing
+            assert torch.equal(reply.result(), each.alone(model))
+    check_empty(engine)
+
+
+def test_a_step_inside_a_step_is_refused() -> None:
+    model, engine = writer(PLAIN), small()
+    good = ask(model, 4, 1)
+    fine = good.put(engine)
+    bad = ask(model, 4, 2).put(engine, processors=[lambda i, s, r: fine.result() and s])
+    engine.run()
+    assert torch.equal(fine.result(), good.alone(model))
+    with pytest.raises(ConfigError, match="inside a step"):
+        bad.result()
+
+
 def test_numbers_that_are_none_stay_with_their_request() -> None:
     check_nan()
 
@@ -372,6 +419,9 @@ REFUSALS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "too long": (list(range(5, 35)), {"max_new_tokens": 60}, LengthError, "but the model has 64"),
     "too large": ([5] * 30, {"max_new_tokens": 30}, ConfigError, "15 pages of 4 tokens.*pages=12"),
     "no such id": ([5, 99], {}, ConfigError, "input_ids has 5 … 99"),
+    "a dictionary": ([5], {"generation": {"top_k": 3}}, ConfigError, "from_dict\\(generation\\)"),
+    "a lone function": ([5], {"processors": print}, ConfigError, "list of functions"),
+    "no generator": ([5], {"generator": 5}, ConfigError, "generator=5 must be"),
     "two rows": ([[5], [6]], {}, ConfigError, "one row"),
     "fractions": ([0.5], {}, ConfigError, "whole numbers"),
     "a text": ("abc", {}, ConfigError, "whole numbers"),
@@ -396,6 +446,28 @@ def test_what_cannot_work_is_refused_and_the_engine_goes_on(name: str) -> None:
         engine.add(ids, **{"max_new_tokens": 3, **options})
     assert torch.equal(reply.result(), good.alone(model))
     check_empty(engine)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"memory": "8GB"}, "memory='8GB' must be a whole number"),
+        ({"pages": 2.5}, "pages=2.5 must be a whole number"),
+        ({"rows": 0}, "rows=0 must be at least 1"),
+        ({"dtype": torch.int8}, "dtype=torch.int8 cannot be computed in"),
+        ({"dtype": "bf16"}, "dtype='bf16' cannot be computed in"),
+    ],
+)
+def test_an_engine_that_cannot_be_is_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Engine(writer(PLAIN), **given)
+
+
+def test_a_source_that_needs_too_many_pages_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"a source of 60 tokens, a prompt of 1 tokens .* 16 pages"
+    ):
+        small("seq2seq modern", pages=10).add([5] * 60, max_new_tokens=3)
 
 
 def test_a_source_that_is_too_long_is_refused() -> None:

@@ -232,6 +232,7 @@ def test_groups_that_begin_anywhere_are_not_written_for_others(tmp_path):
     [
         ({"kind": "int3"}, "try int8 or int4"),
         ({"group": 4}, "try 32"),
+        ({"group": "32"}, "group='32' must be a whole number"),
         ({"calibrate": []}, "calibrate= is empty"),
         ({"calibrate": torch.zeros(0, 5, dtype=torch.long)}, "calibrate= is empty"),
     ],
