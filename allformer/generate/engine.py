@@ -131,9 +131,12 @@ class Engine:
             self.step()
 
     def stream(self) -> Iterator[tuple[Reply, int]]:
-        """Every token of every request as it is made, until all are done."""
+        """Every token of every request as it is made, until all are done; of one that is cancelled
+        meanwhile no more."""
         while not self.idle:
-            yield from self.step()
+            for reply, token in self.step():
+                if not reply.cancelled:
+                    yield reply, token
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Reply, int]]:

@@ -210,6 +210,18 @@ def test_the_oldest_goes_on_whatever_comes() -> None:
     assert ends == [0, 1, 2, 3]
 
 
+def test_a_stream_says_nothing_of_the_cancelled() -> None:
+    model, engine = writer(PLAIN), small()
+    first, second = ask(model, 4, 1).put(engine), ask(model, 4, 2).put(engine)
+    heard = []
+    for reply, _ in engine.stream():
+        heard.append(reply)
+        second.cancel()  # its token of this step is made already
+    assert second not in heard
+    assert len(heard) == len(first.new)
+    check_empty(engine)
+
+
 def test_cancelling_frees_pages_at_once() -> None:
     check_cancelled()
 
