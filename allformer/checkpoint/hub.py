@@ -69,6 +69,11 @@ def find_checkpoint(path_or_id: str | Path) -> Path:
     if one is not None:
         return _fetch_gguf(one["name"], one["file"], one["revision"])
     match = ID.fullmatch(OWNED.get(name, name) + at + revision)
+    if match is None and path.suffix == ".gguf":
+        raise CheckpointError(
+            f"there is no file {path_or_id}; give a path that is there, or one of the hub: "
+            f"owner/name/file.gguf"
+        )
     if match is None:
         raise CheckpointError(
             f"{path_or_id} is no directory, and no id of the hub either; give a directory that is "

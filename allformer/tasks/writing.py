@@ -114,9 +114,10 @@ def write(
             text = text_of(pipeline.tokenizer, prompts[n // back], new, ends)
             out[rows[n // back]].append(text)
     if broken:
+        way_out = ", or leave stop_strings out (--stop)" if g.stop_strings else ""
         warnings.warn(
             f"{broken} of {len(texts) * back} texts ended before the form was complete; "
-            f"raise max_new_tokens (--max-new-tokens)",
+            f"raise max_new_tokens (--max-new-tokens){way_out}",
             stacklevel=5,
         )
     if whole and cut:

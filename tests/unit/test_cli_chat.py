@@ -73,6 +73,9 @@ def test_what_is_written_has_the_form_that_was_asked_for(allformer, checkpoint, 
     assert len(said.out.splitlines()) == 2
     said = allformer("generate", path, "Goethe", "--regex", "[0-9]{9}", "--max-new-tokens", 5)
     assert "1 of 1 texts ended before the form was complete; raise max_new_tokens" in said.err
+    assert "--stop" not in said.err
+    said = allformer("generate", path, "Goethe", "--regex", "[0-3]{2}5[0-9]{6}", "--stop", "5")
+    assert "complete; raise max_new_tokens (--max-new-tokens), or leave stop_strings" in said.err
     said = allformer("generate", path, "Goethe", "--regex", "[0-9]{9}", "--num-beams", 2)
     assert re.fullmatch("[0-9]{9}\n", said.out)
     assert "complete" not in said.err
