@@ -23,7 +23,18 @@ class Enough(Exception):
 
 def calls_of(given: Tensor | Iterable[Inputs]) -> list[Inputs]:
     """Rows of ids one by one: a pass needs little memory, and all count alike."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise ConfigError(
+            f"calibrate={type(given).__name__} must be ids, rows × tokens, or a list of inputs by "
+            f"name; a text goes through its tokeniser first"
+        )
     calls = [{"input_ids": x[None]} for x in given] if isinstance(given, Tensor) else list(given)
+    odd = next((call for call in calls if not isinstance(call, Mapping)), None)
+    if odd is not None:
+        raise ConfigError(
+            f"calibrate has {type(odd).__name__} among its calls; give each as "
+            f"{{'input_ids': ids}}, or all ids as one tensor"
+        )
     if not calls:
         raise ConfigError("calibrate= is empty; give ids, or inputs by name")
     return calls

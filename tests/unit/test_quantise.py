@@ -234,6 +234,10 @@ def test_groups_that_begin_anywhere_are_not_written_for_others(tmp_path):
         ({"group": 4}, "try 32"),
         ({"group": "32"}, "group='32' must be a whole number"),
         ({"calibrate": []}, "calibrate= is empty"),
+        ({"calibrate": "a text"}, "calibrate=str must be ids"),
+        ({"calibrate": {"input_ids": torch.ones(1, 5)}}, "calibrate=dict must be ids"),
+        ({"calibrate": 5}, "calibrate=int must be ids"),
+        ({"calibrate": [torch.ones(1, 5)]}, "calibrate has Tensor among its calls"),
         ({"calibrate": torch.zeros(0, 5, dtype=torch.long)}, "calibrate= is empty"),
     ],
 )
