@@ -288,7 +288,7 @@ def check_processors(processors: object) -> None:
 
 
 def check_generator(generator: torch.Generator | None, device: torch.device) -> None:
-    if not isinstance(generator, torch.Generator | None):
+    if generator is not None and not hasattr(generator, "device"):
         raise ConfigError(
             f"generator={generator!r} must be a torch.Generator; "
             f"try torch.Generator('{device.type}').manual_seed(1)"
