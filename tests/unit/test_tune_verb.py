@@ -81,11 +81,11 @@ def test_an_instruction_run_chats_and_its_adapter_merges(decoder, tmp_path):
     scores = json.loads(call("evaluate", run, "--json").stdout.splitlines()[-1])
     assert scores["nll"] == pytest.approx(read_metrics(run)[-1]["validation_nll"], rel=1e-5)
     answer = call("generate", run, "0: after red?", "--chat", "--max-new-tokens", 3, "--json")
-    assert json.loads(answer.stdout.splitlines()[-1])
+    said = json.loads(answer.stdout.splitlines()[-1])["text"]
     call("convert", run, tmp_path / "merged", "--merge", "--family", "allformer")
     same = call("generate", tmp_path / "merged", "0: after red?", "--chat", "--max-new-tokens", 3,
                 "--json")  # fmt: skip
-    assert same.stdout.splitlines()[-1] == answer.stdout.splitlines()[-1]
+    assert json.loads(same.stdout.splitlines()[-1])["text"] == said
 
 
 @pytest.mark.every(3)
