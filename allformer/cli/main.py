@@ -11,6 +11,7 @@ import typer
 
 from allformer.cli import bench, images, understand, vectors, write
 from allformer.cli.audit import audit
+from allformer.cli.before import shown_instead
 from allformer.cli.common import Device, say, show
 from allformer.cli.convert import convert
 from allformer.cli.detect import DETECT, detect
@@ -187,19 +188,9 @@ def train(
         *([f"data.target={target}"] if target else ()),
     ]
     asked = read_recipe(recipe, overrides) if recipe else make_recipe({}, overrides)
-    if show_batch:
-        from allformer.cli.show_batch import show_batch as show_first
-
-        return show_first(asked, as_json)
-    if dry_run:
-        from allformer.cli.tables import plan_table
-        from allformer.train.dry_run import dry_run as plan
-
-        found = plan(asked, device=device, compile=compile)
-        if as_json:
-            print(json.dumps(found.as_dict()))
-        else:
-            show(plan_table(asked.name, found))
+    if shown_instead(
+        asked, batch=show_batch, plan=dry_run, as_json=as_json, device=device, compile=compile
+    ):
         return
     run_training(
         asked, out or Path("runs") / asked.name, device=device, compile=compile, profile=profile

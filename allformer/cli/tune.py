@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.common import Device, show
+from allformer.cli.before import shown_instead
+from allformer.cli.common import Device
 from allformer.cli.evaluate import absolute
 from allformer.errors import AllformerError
 
@@ -96,19 +96,9 @@ def tune(
         source=source,
         target=target,
     )
-    if show_batch:
-        from allformer.cli.show_batch import show_batch as show_first
-
-        return show_first(recipe, as_json)
-    if dry_run:
-        from allformer.cli.tables import plan_table
-        from allformer.train.dry_run import dry_run as plan
-
-        found = plan(recipe, device=device, compile=compile)
-        if as_json:
-            print(json.dumps(found.as_dict()))
-        else:
-            show(plan_table(recipe.name, found))
+    if shown_instead(
+        recipe, batch=show_batch, plan=dry_run, as_json=as_json, device=device, compile=compile
+    ):
         return
     from allformer.train.loop import train
 

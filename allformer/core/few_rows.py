@@ -73,9 +73,9 @@ class FewRows:
     def serves(model: object, dtype: torch.dtype | None, rows: int) -> bool:
         """Whether so many rows of this model can be stepped here, computing in `dtype` (None: that
         of the weights); where not, the model's own `step` does it."""
-        if not isinstance(model, DecoderOnlyModel) or model.training or listening():
+        if not isinstance(model, DecoderOnlyModel) or model.extended:
             return False
-        if model.extended:
+        if model.training or listening():
             return False
         device = next(model.parameters()).device
         if device.type != "cuda" or not (has_triton() and modern(device)) or rows > MOST:

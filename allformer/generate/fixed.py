@@ -18,16 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from allformer.core.fused import capturing
-from allformer.core.graph import Captured
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.states import Growing, Static
 from allformer.core.taps import listening
+from allformer.generate.graph import CAPTURES, Graph
 from allformer.generate.lean import lean_stepper
+from allformer.generate.static import unseen
 from allformer.generate.stepper import PlainStepper, State, plain_stepper
 
-CAPTURES: dict[str, Callable[..., Any]] = {"cuda": Captured}  # by the type of the device
-WARM = 2  # rounds by hand: libraries make their handles, kernels are compiled
 WORTH = 16  # tokens to come: capturing costs about three rounds by hand
 CHUNK = 512  # tokens of a prompt at a time: each has a mask over the whole room
 
@@ -40,8 +38,8 @@ def serves(model: EncoderDecoderModel | DecoderOnlyModel, room: int, ahead: int)
         return False
     if longest is not None and room > longest:
         return False
-    if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
-        return False  # a graph would not call them
+    if unseen(model) is not None:
+        return False
     return all(type(layer.own) is Growing for layer in model.new_cache().layers)
 
 
@@ -130,25 +128,12 @@ class Round:
     """`call()` reads the tokens `given` (R W): by hand at first, then as a graph."""
 
     def __init__(self, call: Callable[[], Tensor], given: Tensor) -> None:
-        self.call, self.given, self.times = call, given, 0
-        self.capture = CAPTURES[given.device.type]
-        self.captured: Any = None
+        self.given = given
+        self.graph = Graph(call, given.device, lambda: None)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         self.given[:, : tokens.shape[1]] = tokens
-        with capturing():  # the kernels that the graph has
-            if self.times == WARM:
-                self._record()
-            self.times += 1
-            result: Tensor = self.call() if self.captured is None else self.captured.replay()
-        return result
-
-    def _record(self) -> None:
-        """Nothing is computed by that; what waits for the device goes on by hand."""
-        try:
-            self.captured = self.capture(self.call)
-        except RuntimeError:
-            self.captured = None
+        return self.graph()
 
 
 def _fixed(state: State) -> bool:

@@ -63,10 +63,10 @@ def unfit(model: AnyModel) -> str | None:
         return "autocast is on, which a graph would not ask again"
     if listening():
         return "somebody listens to the values inside"
-    return _of_parts(model) or _of_layers(model) or Rooms.of(model).refused
+    return unseen(model) or _of_layers(model) or Rooms.of(model).refused
 
 
-def _of_parts(model: AnyModel) -> str | None:
+def unseen(model: AnyModel) -> str | None:
     """What a graph would not see: work of Python that is hung onto the layers."""
     if model.extended:
         return "keys, vectors or sub-layers are learned beside the model's own"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from allformer.core.taps import listen
-from allformer.generate import fixed, rows
+from allformer.generate import fixed, graph, rows
 from allformer.generate.fixed import FixedStepper, quickest
 from tests.recorded import Recorded
 from tests.unit.test_speculative import assistant, check_same, model, say
@@ -98,13 +98,13 @@ def test_sources_of_different_length_are_served_and_padded_prompts_go_the_plain_
 
 def test_rows_that_leave_have_another_graph(monkeypatch):
     monkeypatch.setattr(rows, "FEW", 0)
-    monkeypatch.setattr(fixed, "WARM", 0)
+    monkeypatch.setattr(graph, "WARM", 0)
     check_same("t5", "drawn", 10, prompt_lookup_num_tokens=3)
     assert len({each.result.shape[0] for each in Noted.every}) > 1
 
 
 def test_what_waits_for_the_device_goes_on_by_hand(monkeypatch):
-    def refusing(call: Any) -> Any:
+    def refusing(call: Any, pool: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setitem(fixed.CAPTURES, "cpu", refusing)
@@ -122,4 +122,8 @@ def test_who_cannot_be_served_is_not():
     handle = net.decoder.layers[0].register_forward_hook(lambda *_: None)
     assert not isinstance(quickest(net, 10, 20, 5), FixedStepper)
     handle.remove()
+    layer = net.decoder.layers[0].feed.up
+    layer.delta = lambda x, y: y
+    assert not isinstance(quickest(net, 10, 20, 5), FixedStepper)  # an adapter
+    layer.delta = None
     assert isinstance(quickest(net, 10, 20, 5), FixedStepper)

@@ -29,6 +29,7 @@ from allformer.train.preferences.losses import PairLoss, Scores, Sigmoid
 from allformer.train.preferences.preferred import (
     Preferred,
     ReferenceOptions,
+    gap_figures,
     half_ties,
     rows_of,
 )
@@ -171,7 +172,7 @@ class Dpo(Preferred):
         plain = self.pair_loss.each(scores) if smoothing else each
         rewards = self.pair_loss.rewards(scores).detach()
         gap = rewards[:, 0] - rewards[:, 1]
-        self._last = {"preference_accuracy": half_ties(gap).mean(), "reward_margin": gap.mean()}
+        self._last = gap_figures(gap)
         return each.sum(), plain.sum().detach()
 
     def appraise(

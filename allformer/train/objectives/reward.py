@@ -31,7 +31,7 @@ from allformer.train.batch import Array, Frame, moved
 from allformer.train.objectives.instruction import InstructionOptions
 from allformer.train.objectives.objective import Objective, register
 from allformer.train.predictions import Prediction, Predictions, calibrated
-from allformer.train.preferences.preferred import Preferred, half_ties, in_pairs
+from allformer.train.preferences.preferred import Preferred, gap_figures, half_ties, in_pairs
 from allformer.train.preferences.said import without_dropout
 from allformer.train.sections.head import PROBLEMS, Classes
 from allformer.train.sections.section import NotNegative
@@ -146,7 +146,7 @@ class Reward(Preferred):
         scores = self.scores(model, batch, dtype)
         each, plain = self._each(scores, batch.margin)
         gap = (scores[:, 0] - scores[:, 1]).detach()
-        self._last = {"preference_accuracy": half_ties(gap).mean(), "reward_margin": gap.mean()}
+        self._last = gap_figures(gap)
         return each.sum(), plain.sum().detach()
 
     def appraise(

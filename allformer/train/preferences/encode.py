@@ -12,7 +12,7 @@ from allformer.data.records import Record
 from allformer.errors import AllformerError
 from allformer.text.answers import Answers, Written
 from allformer.text.tokenizer import Tokenizer
-from allformer.train.supervised.encode_chats import BLANK, BROKEN, GOOD
+from allformer.train.supervised.encode_chats import BLANK, BROKEN, GOOD, columns, headed, says
 
 SAME = 1 + max(GOOD, BLANK, BROKEN)  # `fault` of a pair whose answers do not differ
 
@@ -38,14 +38,7 @@ class EncodePreferences:
 
     def __call__(self, records: list[Record]) -> dict[str, Any]:
         rows = [row for record in records for row in self._rows(record)]
-        marked = self._answers.encode(row.written for row in rows)
-        return {
-            "ids": [each.ids for each in marked],
-            "learnt": [[int(is_so) for is_so in each.learnt] for each in marked],
-            "question": [row.question for row in rows],
-            "fault": [row.fault for row in rows],
-            "value": [row.value for row in rows],
-        }
+        return {**columns(rows, self._answers), "value": [row.value for row in rows]}
 
     def _rows(self, record: Record) -> list[Row]:
         try:
@@ -71,16 +64,15 @@ class EncodePreferences:
 
     def _row(self, conversation: Conversation, shared: int, value: float) -> Row:
         """Of a template that rewrites history, a text of the last answer alone."""
-        messages, tools = conversation
-        if self.system is not None and messages[0]["role"] != "system":
-            messages = [{"role": "system", "content": self.system}, *messages]
-            shared += 1
+        given, tools = conversation
+        messages = headed(given, self.system)
+        shared += len(messages) - len(given)
         own = [message for message in messages[shared:] if message["role"] == ANSWER]
         text, spans = self._answers.write(messages, tools)[-1]
-        says = any(m["content"].strip() or m.get("tool_calls") for m in own)
         asked = (m["content"] for m in reversed(messages[:shared]) if m["role"] == "user")
         question = next(asked, str(messages[0]["content"]))
-        return Row(Written(text, spans[-len(own) :]), question, GOOD if says else BLANK, value)
+        fault = GOOD if any(map(says, own)) else BLANK
+        return Row(Written(text, spans[-len(own) :]), question, fault, value)
 
     @cached_property
     def _answers(self) -> Answers:

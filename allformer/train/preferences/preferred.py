@@ -234,6 +234,11 @@ def half_ties(gap: Tensor) -> Tensor:
     return (gap.sign() + 1) / 2
 
 
+def gap_figures(gap: Tensor) -> dict[str, Tensor]:
+    """Of a step, by how much the better answers stand above the others, P."""
+    return {"preference_accuracy": half_ties(gap).mean(), "reward_margin": gap.mean()}
+
+
 def _first_places(learnt: Rows) -> Array:
     """Of each row the number of its first learnt token; its length where there is none."""
     found = [np.flatnonzero(learnt[i]) for i in range(len(learnt))]

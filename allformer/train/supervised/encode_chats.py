@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -34,26 +35,18 @@ class EncodeChats:
 
     def __call__(self, records: list[Record]) -> dict[str, Any]:
         rows = [row for record in records for row in self._rows(record)]
-        marked = self._answers.encode(row.written for row in rows)
-        return {
-            "ids": [each.ids for each in marked],
-            "learnt": [[int(is_so) for is_so in each.learnt] for each in marked],
-            "question": [row.question for row in rows],
-            "fault": [row.fault for row in rows],
-        }
+        return columns(rows, self._answers)
 
     def _rows(self, record: Record) -> list[Row]:
         try:
             messages, tools = read_conversation(record)
-            if self.system is not None and messages[0]["role"] != "system":
-                messages = [{"role": "system", "content": self.system}, *messages]
-            written = self._answers.write(messages, tools)
+            written = self._answers.write(messages := headed(messages, self.system), tools)
         except AllformerError as error:
             if self.skip_bad:
                 return [Row(Written("", []), str(error), BROKEN)]
             raise
         answers = [i for i, message in enumerate(messages) if message["role"] == ANSWER]
-        fault = GOOD if any(_says(messages[i]) for i in answers) else BLANK
+        fault = GOOD if any(says(messages[i]) for i in answers) else BLANK
         questions = (_question(messages[:i]) for i in answers)
         return [Row(text, asked, fault) for text, asked in zip(written, questions, strict=False)]
 
@@ -62,7 +55,25 @@ class EncodeChats:
         return Answers(self.tokenizer)
 
 
-def _says(message: Message) -> bool:
+def columns(rows: Sequence[Any], answers: Answers) -> dict[str, Any]:
+    """Rows with `written`, `question` and `fault` as columns of a table."""
+    marked = answers.encode(row.written for row in rows)
+    return {
+        "ids": [each.ids for each in marked],
+        "learnt": [[int(is_so) for is_so in each.learnt] for each in marked],
+        "question": [row.question for row in rows],
+        "fault": [row.fault for row in rows],
+    }
+
+
+def headed(messages: list[Message], system: str | None) -> list[Message]:
+    """With `system` before a conversation that has none of its own."""
+    if system is None or messages[0]["role"] == "system":
+        return messages
+    return [{"role": "system", "content": system}, *messages]
+
+
+def says(message: Message) -> bool:
     """Whether an answer is more than white space; from others a model would learn silence."""
     return bool(message["content"].strip() or message.get("tool_calls"))
 
