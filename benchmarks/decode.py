@@ -442,36 +442,97 @@ def case_ngrams(setting: Setting, limits: Row) -> Row:
     return compare(ways, ids, setting, None)
 
 
+# Each is given DIR and the device, and says when one token and when 32 more are there.
 START = """
-import sys, time, torch
+import sys, torch
 import allformer as af
 model = af.load(sys.argv[1], device=sys.argv[2], dtype=torch.bfloat16)
-model.generate(torch.tensor([[1, 15043]], device=sys.argv[2]), max_new_tokens=1)
-print("first token")
+ids = torch.tensor([[1, 15043]], device=sys.argv[2])
+for new in (1, 32):
+    model.generate(ids, max_new_tokens=new, eos_token_id=-1, pad_token_id=0).tolist()
+    print(new, flush=True)
 """
-START_PEER = """
+START_TRANSFORMERS = """
 import sys, torch
 from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16).to(sys.argv[2])
-model.generate(torch.tensor([[1, 15043]], device=sys.argv[2]), max_new_tokens=1)
-print("first token")
+ids = torch.tensor([[1, 15043]], device=sys.argv[2])
+for new in (1, 32):
+    model.generate(ids, min_new_tokens=new, max_new_tokens=new, pad_token_id=0).tolist()
+    print(new, flush=True)
+"""
+START_GPT_FAST = """
+import sys, types
+sys.path.insert(0, sys.argv[3])
+sys.modules["tokenizer"] = unused = types.ModuleType("tokenizer")
+unused.get_tokenizer = None
+import torch, generate
+with torch.device("meta"):
+    model = generate.Transformer.from_name(sys.argv[4])
+read = torch.load(sys.argv[1] + "/gpt-fast.pth", mmap=True, weights_only=True)
+model.load_state_dict(read, assign=True)
+model = model.to(sys.argv[2], torch.bfloat16).eval()
+generate.decode_one_token = torch.compile(
+    generate.decode_one_token, mode="reduce-overhead", fullgraph=True)
+ids = torch.tensor([1, 15043], dtype=torch.int, device=sys.argv[2])
+model.max_seq_length = -1
+for new in (2, 32):  # a first answer of one token it cannot give
+    how = dict(interactive=False, draft_model=None, temperature=1.0, top_k=1)
+    generate.generate(model, ids, new, 1, **how)[0].tolist()
+    print(new, flush=True)
 """
 
 
+def started(script: str, *args: str) -> tuple[float, float]:
+    """Seconds from the start of a process to its first answer and to its second."""
+    begin = time.perf_counter()
+    command = [sys.executable, "-c", script, *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        spans = [time.perf_counter() - begin for _ in process.stdout]
+    if process.returncode or len(spans) != 2:
+        raise RuntimeError(f"ended with {process.returncode} after {len(spans)} answers")
+    return spans[0], spans[1]
+
+
+def for_gpt_fast(setting: Setting, folder: Path) -> None:
+    """Random weights as it reads them."""
+    sys.path.insert(0, str(setting.gpt_fast))
+    import model as their_model
+
+    with torch.device("meta"):
+        shape = their_model.Transformer.from_name("stories15M" if setting.tiny else "7B")
+    made = {n: torch.zeros(x.shape, dtype=torch.bfloat16) for n, x in shape.state_dict().items()}
+    torch.save(made, folder / "gpt-fast.pth")
+
+
 def case_start(setting: Setting, limits: Row) -> Row:
-    """Seconds from the start of a process to its first token; the files are in the page cache."""
-    assert setting.folder is not None, "no --folder DIR was given, which takes 13 GB"
-    if not (setting.folder / "config.json").exists():
-        af.save(build(setting), setting.folder)
+    """Seconds from the start of a process to its first answers; the files are in the page cache,
+    and what is compiled is in its cache on disk from the second run on."""
+    folder = setting.folder
+    assert folder is not None, "no --folder DIR was given, which takes 13 GB, twice with gpt-fast"
+    if not (folder / "config.json").exists():
+        af.save(build(setting), folder)
+    torch.cuda.empty_cache()
+    sides: dict[str, tuple[str, ...]] = {"ours": (START, str(folder), setting.device)}
+    if "transformers" in setting.peers:
+        sides["transformers"] = (START_TRANSFORMERS, str(folder), setting.device)
+    if "gpt-fast" in setting.peers and setting.gpt_fast is not None:
+        if not (folder / "gpt-fast.pth").exists():
+            for_gpt_fast(setting, folder)
+        which = "stories15M" if setting.tiny else "7B"
+        more = (str(setting.gpt_fast), which)
+        sides["gpt-fast"] = (START_GPT_FAST, str(folder), setting.device, *more)
     row: Row = {}
-    for name, script in (("ours", START), ("transformers", START_PEER)):
-        spans = []
-        for _ in range(3):
-            begin = time.perf_counter()
-            command = [sys.executable, "-c", script, str(setting.folder), setting.device]
-            subprocess.run(command, check=True, capture_output=True, timeout=300)
-            spans.append(time.perf_counter() - begin)
-        row[f"{name}, seconds"] = min(spans)
+    for name, call in sides.items():
+        try:
+            spans = [started(*call) for _ in range(2 if setting.late else 3)]
+        except RuntimeError as error:
+            tell(f"  {name}: {error}")
+            continue
+        row[f"{name}, first token"] = min(first for first, _ in spans)
+        row[f"{name}, 32 more"] = min(last for _, last in spans)
+        tell(f"  {name}: first run {spans[0][0]:.1f} s, {spans[0][1]:.1f} s")
     return row
 
 

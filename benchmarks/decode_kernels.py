@@ -55,9 +55,14 @@ ROW = [Tile(4, 512), Tile(4, 1024), Tile(8, 512), Tile(16, 512), Tile(8, 1024), 
 ROWS = [Tile(16, 64, 4, 4, 3), Tile(16, 128, 4, 4, 3), Tile(16, 128, 4, 4, 5),
         Tile(32, 64, 4, 4, 4), Tile(32, 128, 4, 4, 4), Tile(16, 128, 8, 8, 3),
         Tile(64, 64, 4, 1, 4)]  # fmt: skip
-PACKED = [Tile(16, 128, 4, 4, 4), Tile(16, 128, 4, 4, 6), Tile(32, 128, 4, 4, 4),
-          Tile(16, 128, 8, 8, 4), Tile(32, 128, 8, 8, 3), Tile(16, 128, 4, 4, 6, 1),
-          Tile(32, 128, 4, 4, 4, 1), Tile(16, 128, 8, 8, 4, 1)]  # fmt: skip
+BYTES = [Tile(8, 1024), Tile(4, 2048), Tile(8, 2048, 8), Tile(16, 1024, 8), Tile(16, 256, 2),
+         Tile(32, 256), Tile(32, 512, 8), Tile(4, 4096, 8), Tile(8, 512, 2),
+         Tile(16, 128, 4, 4, 6, 1), Tile(32, 128, 4, 4, 4), Tile(32, 256, 4, 4, 4),
+         Tile(16, 256, 4, 4, 4, 1)]  # fmt: skip
+HALVES = [Tile(16, 128, 4, 4, 4), Tile(16, 128, 4, 4, 6), Tile(32, 128, 4, 4, 4),
+          Tile(32, 128, 4, 4, 6), Tile(64, 128, 4, 4, 4), Tile(16, 128, 8, 8, 4),
+          Tile(32, 128, 8, 8, 4), Tile(32, 128, 8, 8, 3), Tile(16, 128, 4, 4, 6, 1),
+          Tile(64, 128, 8, 8, 3), Tile(32, 128, 2, 2, 6), Tile(64, 128, 4, 2, 5)]  # fmt: skip
 CUTS = [Cut(1, 64, 4, 3), Cut(1, 64, 4, 2), Cut(1, 32, 4, 3), Cut(1, 32, 2, 3), Cut(2, 64, 4, 3),
         Cut(4, 64, 4, 3), Cut(4, 32, 4, 3), Cut(8, 32, 2, 3), Cut(16, 64, 4, 3)]  # fmt: skip
 Row = dict[str, Any]
@@ -244,9 +249,9 @@ def cases(only: list[str], tiles: bool, limit: float) -> Iterator[Callable[[], R
         for rows, groups, count in ((1, 32, 228), (1, 8, 4096), (64, 32, 228), (64, 8, 2048)):
             for cut in [None, *(CUTS if tiles else [])]:
                 yield lambda a=(rows, groups, count, cut): attend(*a, limit)  # type: ignore[misc]
-    for kind, bits, group in (("int8", 8, 0), ("int4", 4, 128)):
+    for kind, bits, group, more in (("int8", 8, 0, BYTES), ("int4", 4, 128, HALVES)):
         for name in SHAPES if kind in only else ():
-            for tile in none + (PACKED if tiles else []):
+            for tile in none + (more if tiles else []):
                 yield one(name, 1, bits, group, tile)
     for kind, rows in (("few", 8), ("many", 64)):
         for name in SHAPES if kind in only else ():
