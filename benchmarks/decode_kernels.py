@@ -153,8 +153,8 @@ def product(
     how: Any = gpu.times_row if products.kernel_of(matrix, rows, BF16) == "row" else gpu.times_rows
     if tile is not None and tile.outputs == 0:
         how, tile = None, None
-    if tile is not None and how is gpu.times_row and tile.lanes > 1:
-        how = gpu.times_rows
+    if tile is not None and rows == 1 and bits != 4:  # both kernels serve
+        how = gpu.times_rows if tile.lanes > 1 else gpu.times_row
     parts = list(zip(copies(matrix), copies(gate) if gate else [None] * 99, strict=False))
 
     def run(w: Matrix, g: Matrix | None) -> Tensor:

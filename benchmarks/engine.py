@@ -16,10 +16,12 @@ ids in each run, so that no run finds what another has computed.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -179,24 +181,30 @@ def main() -> None:
     model: DecoderOnlyModel = built.to(torch.bfloat16 if gpu else torch.float32).eval()
     vocab = fields["vocab_size"]
     asked = draw(args, vocab)
-    engine = Engine(model, memory=int(args.memory * 1e9), rows=args.rows, chunk=args.chunk)
-    sides = {"engine": by_engine(engine), "static": by_batches(model, args.batch)}
     rows: dict[str, dict[str, Any]] = {}
     answers: dict[str, dict[int, Told]] = {}
-    for name, serve in sides.items():
-        if args.only in (None, name):
+    facts: dict[str, Any] = {}
 
-            def case(name: str = name, serve: Serve = serve) -> dict[str, Any]:
-                row, answers[name] = measure(serve, asked, vocab, args.rounds)
-                return row
+    def measured(name: str, serve: Serve) -> None:
+        def case() -> dict[str, Any]:
+            row, answers[name] = measure(serve, asked, vocab, args.rounds)
+            return row
 
-            rows[name] = attempt(name, case)
-    facts = {
-        "preempted": engine.preempted,
-        "tokens reused": engine.reused,
-        "graphs refused": _refused(engine),
-        **_agreed(answers),
-    }
+        rows[name] = attempt(name, case)
+        print(name, rows[name], file=sys.stderr, flush=True)
+
+    if args.only in (None, "engine"):
+        engine = Engine(model, memory=int(args.memory * 1e9), rows=args.rows, chunk=args.chunk)
+        measured("engine", by_engine(engine))
+        facts = {"preempted": engine.preempted, "tokens reused": engine.reused}
+        facts["graphs refused"] = _refused(engine)
+        del engine  # each side has the memory for itself
+        gc.collect()
+        if gpu:
+            torch.cuda.empty_cache()
+    if args.only in (None, "static"):
+        measured("static", by_batches(model, args.batch))
+    facts |= _agreed(answers)
     if len(answers) == 2:
         facts["engine / static"] = rows["engine"]["tokens/s"] / rows["static"]["tokens/s"]
     name = torch.cuda.get_device_name() if gpu else "cpu"

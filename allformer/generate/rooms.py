@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from itertools import chain
 from typing import Any
 
 import torch
 
 from allformer.core.model import Model
 from allformer.core.states import Cache, Growing, Ring, State, Static, StaticRing
+from allformer.core.walk import tensors, walk
 from allformer.generate.room import Room, Size
 
 MOST = 8  # rooms that are kept; the one that was not used for longest gives way
@@ -78,7 +78,7 @@ def forget(model: Model[Any]) -> None:
 def _addresses(model: Model[Any]) -> list[Any]:
     """Where the weights lie, which is what a graph knows of them, and how often they were written:
     kernels may have a bias or a norm in a form of their own. And how products are computed."""
-    both = chain(model.parameters(), model.buffers())
+    both = (x for _, part in walk(model) for x in tensors(part))
     return [
         torch.get_float32_matmul_precision(),
         *(

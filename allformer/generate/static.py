@@ -24,10 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from allformer.core.fused import capturing
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.states import Cache, Growing, Paths
 from allformer.core.states.paths import MOST
 from allformer.core.taps import listening
+from allformer.core.walk import tensors, walk
 from allformer.generate.room import AnyModel, Room, Size, common, rounded
 from allformer.generate.rooms import Rooms, bytes_of, fits, forget
 from allformer.generate.static_state import StaticState
@@ -70,13 +72,13 @@ def unseen(model: AnyModel) -> str | None:
     """What a graph would not see: work of Python that is hung onto the layers."""
     if model.extended:
         return "keys, vectors or sub-layers are learned beside the model's own"
-    for name, part in model.named_modules():
+    device = model.device
+    for name, part in walk(model):
         if part._forward_hooks or part._forward_pre_hooks:
             return f"{name or 'the model'} has a hook, which a graph would not call"
         if getattr(part, "delta", None) is not None:
             return f"{name} has a delta, whose settings a graph would not see"
-    for name, x in (*model.named_parameters(), *model.named_buffers()):
-        if type(x) not in (Tensor, nn.Parameter) or x.device != model.device:
+        if any(type(x) not in (Tensor, nn.Parameter) or x.device != device for x in tensors(part)):
             return f"{name} lies on other devices too"
     return None
 
@@ -123,7 +125,10 @@ class StaticStepper:
         """The prompt: a short one in a room, where that is all graphs too; else as always."""
         assert isinstance(state, StaticState)
         told = ids[:, state.skip :]
-        if state.settles and told.numel() <= SHORT and self._opens(state):
+        if told.numel() > SHORT:  # kernels are worth their start, though nobody learns
+            with capturing():
+                return self.plain.prefill(ids, state)
+        if state.settles and self._opens(state):
             room = self._room_for(state, told)
             if room is not None:
                 logits = room.read(state.unread(told), state.mask)

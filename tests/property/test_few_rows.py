@@ -331,7 +331,9 @@ def test_weights_say_which_kernel_takes_them():
     assert times.kernel_of(plain, times.FEW, half) == "rows"
     assert times.kernel_of(plain, times.FEW + 1, half) is None
     assert times.kernel_of(plain, 2, torch.float32) is None
-    assert times.kernel_of(packed(8, 64, 8, 64, False, False), 1, half) == "row"
+    assert times.kernel_of(packed(8, 64, 8, 64, False, False), 1, half) == "rows"
+    assert times.kernel_of(packed(8, 64, 8, 64, False, False), 1, torch.float32) == "row"
+    assert times.kernel_of(packed(8, 40, 8, 40, False, False), 1, half) == "row"
     assert times.kernel_of(packed(8, 64, 8, 32, False, False), 1, half) == "rows"
     assert times.kernel_of(packed(8, 64, 4, 32, True, False), times.FEW_PACKED, half) == "rows"
     assert times.kernel_of(packed(8, 48, 4, 16, False, False), 1, half) is None

@@ -32,13 +32,13 @@ def by_kernel(x: Tensor) -> bool:
 
 def kernel_of(matrix: Matrix, rows: int, dtype: torch.dtype) -> str | None:
     """ "row", "rows" or None: which kernel multiplies so many rows by such weights."""
-    if rows == 1 and (matrix.bits is None or (matrix.bits == 8 and _whole(matrix))):
+    if rows == 1 and matrix.bits is None:
         return "row"
     most = FEW if matrix.bits is None else FEW_PACKED
-    if dtype not in HALF or rows > most:
-        return None
     least = 32 if matrix.bits == 4 else 16  # inputs that tensor cores take at a time, two a byte
-    return "rows" if (matrix.group & -matrix.group) >= least else None
+    if dtype in HALF and rows <= most and (matrix.group & -matrix.group) >= least:
+        return "rows"
+    return "row" if rows == 1 and matrix.bits == 8 and _whole(matrix) else None
 
 
 def _whole(matrix: Matrix) -> bool:

@@ -2,7 +2,7 @@
 and residual behind it, in one kernel.
 
 Of one row, numbers are multiplied and added as they come (`_row`). Of several, and of weights in
-four bits, the tensor cores do that (`_rows`): a tile of W meets all rows at once, its inputs dealt
+few bits, the tensor cores do that (`_rows`): a tile of W meets all rows at once, its inputs dealt
 out to lanes, a warp each, whose sums are added at the end. Numbers are rounded where the plain form
 rounds them: behind the norm, the product, the activation and the sum.
 
@@ -289,7 +289,7 @@ def times_row(
     x: Tensor, matrix: Matrix, norm: Gain | None = None, gate: Matrix | None = None,
     act: str | None = None, more: Tensor | None = None, tile: Tile | None = None,
 ) -> Tensor:  # fmt: skip
-    """One row, 1 K → 1 N; of plain weights, or of bytes with one scale for an output."""
+    """One row, 1 K → 1 N; of plain weights, or in fp32 of bytes with one scale for an output."""
     outputs, inputs, warps, *_ = tile or tile_of_row(matrix, gate is not None)
     K, N = matrix.inputs, matrix.outputs
     out = x.new_empty(1, N)
@@ -355,19 +355,23 @@ def tile_of_row(matrix: Matrix, gated: bool) -> Tile:
         return Tile(16, 256)
     if matrix.bits is None and matrix.inputs % 2048 == 0:
         return Tile(4, 2048, 8)
-    narrow = matrix.bits is None and matrix.outputs <= 8192
-    return Tile(8, 512) if gated or narrow else Tile(16, 512)
+    return Tile(8, 512) if gated or matrix.outputs <= 8192 else Tile(16, 512)
 
 
 def tile_of_rows(matrix: Matrix, rows: int, gated: bool) -> Tile:
-    """A lane has as many inputs as share a scale, if they are not too many."""
-    inputs = min(128 if matrix.bits else 64, matrix.group & -matrix.group)
+    """A lane has as many inputs as share a scale, if they are not too many; the fastest of
+    `benchmarks/decode_kernels.py --tiles` on an H200."""
+    alike = matrix.group & -matrix.group
+    inputs = min(128 if matrix.bits else 64, alike)
+    if rows == 1 and matrix.bits == 8:  # of many outputs no tensor cores: their layout costs more
+        wide = gated or matrix.outputs > 8192
+        return Tile(16, min(256, alike), 4, 4, 4, 1) if wide else Tile(32, min(256, alike), 4, 4, 4)
     if rows > 16:  # what is multiplied takes as much room as the weights
         return Tile(32, inputs, 8, 2, 3)
     if gated or matrix.outputs > 8192:  # enough tiles for all multiprocessors
-        return Tile(32, inputs, 4, 4, 5 if matrix.bits == 4 else 4)
+        return Tile(32, inputs, 4, 4, 4)
     # Four bits come so fast that what is done for each row of a tile must serve many outputs.
-    return Tile(32, inputs, 8, 8, 4) if matrix.bits == 4 else Tile(16, inputs, 4, 4, 4)
+    return Tile(32, inputs, 8, 8, 3) if matrix.bits == 4 else Tile(16, inputs, 4, 4, 4)
 
 
 def _kind(norm: Gain | None) -> int:
