@@ -74,6 +74,14 @@ class Answers:
             return [Written(whole, [span for _, (span,) in each])]
         return each
 
+    def ask(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None
+    ) -> Written:
+        """The text behind which an answer to these is written; all of it is kept by `encode`."""
+        chat = [self._literal(message) for message in messages]
+        text = self._text(chat, tools, add_generation_prompt=True)
+        return Written(text, [(0, len(text))])
+
     def encode(self, written: Iterable[Written]) -> list[Marked]:
         """Each as ids; what stands behind the last answer is left out, as nothing is learnt of it.
 

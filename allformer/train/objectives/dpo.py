@@ -25,10 +25,10 @@ from allformer.data.batches import token_batches
 from allformer.data.table import Table
 from allformer.train.batch import Array, Frame, moved
 from allformer.train.objectives.objective import register
+from allformer.train.preferences.compared import ReferenceOptions
 from allformer.train.preferences.losses import PairLoss, Scores, Sigmoid
 from allformer.train.preferences.preferred import (
     Preferred,
-    ReferenceOptions,
     gap_figures,
     half_ties,
     rows_of,

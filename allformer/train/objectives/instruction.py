@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -83,7 +83,8 @@ class Instruction(SaysWords, Objective[Table, AnswerBatch]):
 
     shape = "decoder"
     compares = True
-    Data, Options = ChatData, InstructionOptions
+    Data: ClassVar[type[Section]] = ChatData
+    Options = InstructionOptions
 
     def __init__(self, recipe: Recipe | None = None) -> None:
         super().__init__(recipe)

@@ -30,9 +30,9 @@ from allformer.data.table import Table
 from allformer.errors import ConfigError
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import register
+from allformer.train.preferences.compared import ReferenceOptions
 from allformer.train.preferences.preferred import (
     Preferred,
-    ReferenceOptions,
     half_ties,
     rows_of,
 )

@@ -8,10 +8,9 @@ first; a verdict is one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,44 +21,28 @@ from allformer.data.encoded import Rows
 from allformer.data.preferences import pair_shape, read_pair, read_verdicts
 from allformer.data.records import Record
 from allformer.data.table import Table, build_table
-from allformer.errors import ConfigError, DataError
-from allformer.train.batch import Array, Frame
-from allformer.train.objectives.instruction import Instruction, InstructionOptions
+from allformer.errors import DataError
+from allformer.train.batch import Array
 from allformer.train.objectives.objective import Lengths, Say
 from allformer.train.objectives.replies import Samples, first_answers
-from allformer.train.precision import find_precision
 from allformer.train.predictions import Predictions
+from allformer.train.preferences.compared import Compared
 from allformer.train.preferences.encode import SAME, EncodePreferences
-from allformer.train.preferences.reference import AUTO, BASE, START, has_base
 from allformer.train.preferences.said import Said
-from allformer.train.sections.model import CheckpointModel
-from allformer.train.sections.section import one_of
 from allformer.train.shown_batch import ShownRow, shown_rows
 from allformer.train.supervised.data import fingerprint, open_labelled, read_each
 from allformer.train.supervised.encode_chats import BLANK, BROKEN, GOOD
 from allformer.train.supervised.encode_texts import tokenizer_key
 from allformer.train.supervised.supervised import counted
-from allformer.train.weights import begin
 
 
-@dataclass(frozen=True)
-class ReferenceOptions(InstructionOptions, section="objective"):
-    """`reference`: the base without its adapters, the model as it began, or by itself the base
-    where there are adapters."""
-
-    reference: Annotated[str, one_of(AUTO, BASE, START)] = AUTO
-
-
-class Preferred(Instruction):
+class Preferred(Compared):
     """Pairs of answers, or answers with a verdict."""
 
-    perplexity = False
-    waits = True  # batches have sizes of their own
     pairs: ClassVar[bool] = True  # whether an example is two rows
 
     def __init__(self, recipe: Any = None) -> None:
         super().__init__(recipe)
-        self.policy: Any = None
         self._last: dict[str, Tensor] = {}
 
     # --- data -----------------------------------------------------------------------------------
@@ -152,50 +135,7 @@ class Preferred(Instruction):
         found = np.flatnonzero(np.asarray(examples["value"]))
         return examples.take(found if len(found) else np.arange(len(examples)))
 
-    # --- model ----------------------------------------------------------------------------------
-
-    def config(self, vocabulary: Any) -> Any:
-        """Settings of other objectives, which would change nothing here, are refused."""
-        if self.recipe.train.z_loss:
-            raise ConfigError(
-                f"train.z_loss={self.recipe.train.z_loss} is for the likelihood of single tokens, "
-                f"which objective={self.name!r} does not train; remove it"
-            )
-        return super().config(vocabulary)
-
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """What a step computes in, for what is computed beside it."""
-        return find_precision(self.recipe.train.precision, self.policy.device).dtype
-
-    def meet(self, model: Any, captures: bool) -> None:
-        """The model that is tuned, from now on without dropout: chance would move one answer's
-        likelihood against the other's, and both against the reference's."""
-        super().meet(model, captures)
-        self.policy = model.eval()
-
-    def frozen(self, model: Any) -> Any:
-        """The model as it began, read once more; one that cannot be read again is refused."""
-        asked = self.recipe.model
-        if has_base(model) or not isinstance(asked, CheckpointModel):
-            why = "the model has adapters" if has_base(model) else "model has no checkpoint"
-            raise ConfigError(
-                f"objective.reference={START}: {why}, and how it began cannot be read again; tune "
-                f"a checkpoint (merge an adapter into it first: allformer convert --merge)"
-            )
-        found = begin(asked, model.config, model.device, lambda line: None).model
-        return found.eval().requires_grad_(False)
-
     # --- batches and figures ----------------------------------------------------------------------
-
-    def frame(self) -> Frame | None:
-        """Batches are as large as they are."""
-        return None
-
-    def counts(self, batch: Any) -> tuple[int, ...]:
-        """Pairs, or answers with a verdict: each has a loss."""
-        counts: tuple[int, ...] = batch.counts
-        return counts
 
     def figures(self) -> dict[str, float]:
         """Of the last step: how often the better answer is preferred, and by how much."""
