@@ -39,12 +39,17 @@ class GrpoTokens(NamedTuple):
 @dataclass(frozen=True)
 class GrpoLoss(Section, section="objective.loss", key="kind", default="dapo"):
     """`beta`: what divergence from the reference costs, 0: nothing. A ratio counts up to 1 −
-    `clip_low` … 1 + `clip_high` (left out: the same), for each token or each answer (`level`)."""
+    `clip_low` … 1 + `clip_high` (left out: the same), for each token or each answer (`level`).
+
+    The divergence is weighted by the ratio, whose gradient makes that of the estimate the
+    divergence's own (DeepSeek-V3.2, section 3.1); `unbiased: false` is DeepSeekMath's.
+    """
 
     beta: NotNegative = 0.04  # DeepSeekMath, section 4.2
     clip_low: NotNegative = 0.2
     clip_high: Annotated[float | None, NotNegative.__metadata__[0]] = None
     level: Annotated[str, one_of(TOKEN, SEQUENCE)] = TOKEN
+    unbiased: bool = True
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -58,7 +63,7 @@ class GrpoLoss(Section, section="objective.loss", key="kind", default="dapo"):
         loss = clipped_loss(ratio, above, *self.bounds)
         found = {"clipped": token_mean(clipped(ratio, above, *self.bounds).to(loss), x.mask)}
         if x.reference is not None:
-            kl = k3(x.logps, x.reference)
+            kl = k3(x.logps, x.reference) * (ratio if self.unbiased else 1.0)
             found["kl"] = token_mean(kl, x.mask)
             loss = loss + self.beta * kl
         return loss.expand_as(x.mask) * x.mask, {n: v.detach() for n, v in found.items()}
