@@ -16,6 +16,7 @@ TUNE = (
     "Examples: `allformer tune MODEL --data reviews.csv --task classify`; "
     "`allformer tune MODEL --data chats.jsonl --task sft --rank 16 --out runs/chat`; "
     "`allformer tune MODEL --data ner.conll --task tag --method bitfit`; "
+    "`allformer tune MODEL --data prompts.jsonl --task grpo --reward words.py:used`; "
     "`allformer tune MODEL --data chats.jsonl --task sft --dry-run`; "
     "`allformer tune MODEL --data chats.jsonl --task sft --show-batch`; "
     "`allformer train --resume runs/chat` goes on; "
@@ -29,7 +30,7 @@ def tune(
     task: Annotated[
         str,
         typer.Option(
-            help="sft, classify, tag, answer, embed, translate, summarise, reward, dpo or kto."
+            help="sft, classify, tag, answer, embed, translate, summarise, reward, dpo, kto, grpo."
         ),
     ],
     method: Annotated[
@@ -49,6 +50,10 @@ def tune(
     ] = None,
     column: Annotated[
         list[str] | None, typer.Option(help="What the data calls it: label=sentiment")
+    ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(help="Of grpo: file.py:function, a run (DIR, DIR:label), or command:…"),
     ] = None,
     source: Annotated[str | None, typer.Option(help="Of translate: the language read.")] = None,
     target: Annotated[str | None, typer.Option(help="Of translate: the language said.")] = None,
@@ -95,6 +100,7 @@ def tune(
         validation=validation and absolute(validation),
         source=source,
         target=target,
+        rewards=reward or None,
     )
     if shown_instead(
         recipe, batch=show_batch, plan=dry_run, as_json=as_json, device=device, compile=compile

@@ -83,8 +83,9 @@ def _says_words(model: config.Model, history: Rows) -> bool:
 
 
 def _compares(history: Rows) -> bool:
-    """Whether answers were compared, which is done without dropout: `dpo`, `kto`, `reward`."""
-    return bool(rows_to_points(history, "preference_accuracy"))
+    """Whether answers were compared or judged, which is done without dropout: `dpo`, `kto`,
+    `reward`, `grpo`."""
+    return any(rows_to_points(history, key) for key in ("preference_accuracy", "reward"))
 
 
 def _classes(model: config.Model) -> int:

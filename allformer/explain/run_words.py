@@ -20,6 +20,10 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
         "A Transformer learned which answers are good",
         "一个 Transformer 学会了分辨回答的好坏",
     ),
+    "title.grpo": (
+        "A Transformer learned from rewards for its own answers",
+        "一个 Transformer 从自己回答所得的奖励中学习",
+    ),
     "title.reward": (
         "A Transformer learned to score answers",
         "一个 Transformer 学会了给回答打分",

@@ -128,7 +128,9 @@ def draw_loss(rows: list[Row], path: Path) -> None:
         if points:
             steps, values = zip(*points, strict=True)
             axes.plot(steps, values, label=label, color=color, marker=marker, markersize=3.5)
-    axes.set(xlabel="step", ylabel="cross-entropy (nats per token)", ylim=(0, None))
+    rewarded = any("reward" in row for row in rows)  # what is sought, the other way round
+    unit = "divergence's price − reward" if rewarded else "cross-entropy (nats per token)"
+    axes.set(xlabel="step", ylabel=unit, **({} if rewarded else {"ylim": (0, None)}))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

@@ -41,6 +41,13 @@ class Prediction:
     right: bool | None = None  # None: not a matter of right or wrong
     score: float | None = None  # how sure the model was, 0 … 1
     before: str | None = None  # what was said before training, where that was kept
+    rewards: tuple[float, float] | None = None  # of what was said before and after, if judged
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Prediction:
+        """What `asdict` gave."""
+        pair = raw.get("rewards")  # older runs have none
+        return cls(**{**raw, "rewards": None if pair is None else (pair[0], pair[1])})
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,7 @@ class Predictions:
         raw: dict[str, Any] = read_object(run / FILE, CheckpointError)
         try:
             return cls(
-                tuple(Prediction(**row) for row in raw["rows"]),
+                tuple(map(Prediction.read, raw["rows"])),
                 tuple(raw["labels"]),
                 tuple(map(tuple, raw["confusion"])),
                 tuple(map(tuple, raw["calibration"])),

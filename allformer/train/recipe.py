@@ -71,6 +71,10 @@ def make_recipe(data: Any, overrides: Iterable[str] = (), where: str = "recipe")
         for inner in ("change", "head"):  # model.change.encoder.dim: a path of the tree
             if section == "model" and name.startswith(f"{inner}."):
                 name, value = inner, {**(before.get(inner) or {}), name[len(inner) + 1 :]: value}
+        inner, dot, rest = name.partition(".")
+        if section == "objective" and dot:  # objective.loss.beta: of a section inside
+            whole = as_mapping(before.get(inner) or {}, f"{where}.{section}.{inner}")
+            name, value = inner, {**whole, rest: value}
         given[section] = {**before, name: value}
     return _recipe(given, where)
 

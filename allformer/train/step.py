@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from allformer.core.fused import trains
 from allformer.core.graph import Captured, copy_into, on_side_stream
@@ -91,6 +92,7 @@ class Stepper:
         compiled = compiled and objective.compiles
         self._loss = torch.compile(self.plain_loss, dynamic=False) if compiled else None
         self._graph: _Graph | None = None
+        self._trained = [p for p in model.parameters() if p.requires_grad]
 
     def __call__(self, batches: Sequence[Batch], rate: float) -> Result:
         """One step on the micro-batches (already on the device)."""
@@ -105,6 +107,9 @@ class Stepper:
             loss, nlls, norm = self._replay(batches[0], weights(counts))
         else:
             loss, nlls, norm = self._step(batches, torch.tensor(weights(counts), dtype=_WIDE))
+        # Fused optimisers write without telling: what was made of the weights of before (by
+        # `generate`, for its next call) would be taken for theirs.
+        increment_version(self._trained)
         if self.ema is not None:
             self.ema.update()
         return Result(loss, nlls, norm, tuple(counts), tokens)

@@ -13,6 +13,7 @@ from typing import Any
 
 from allformer.errors import ConfigError, did_you_mean
 from allformer.train.objectives import OBJECTIVES
+from allformer.train.policy.rewards import anchored
 from allformer.train.recipe import make_recipe
 from allformer.train.sections.recipe import Recipe
 from allformer.train.tune_tasks import OTHER, RATES, TASKS, Task
@@ -39,7 +40,8 @@ def tune_recipe(
 ) -> Recipe:
     """`settings` are the method's, `columns` the data's names of ours, `overrides` the recipe's.
 
-    `told`: rate, epochs, length, validation, source, target; what is None is as the task has it.
+    `told`: rate, epochs, length, validation, source, target, rewards; what is None is as the task
+    has it.
     """
     if task not in tasks():
         hint = did_you_mean(task, tasks())
@@ -49,7 +51,7 @@ def tune_recipe(
     return make_recipe(
         {
             "name": f"{task}-{method}",
-            "objective": asked.objective,
+            "objective": _objective(asked, task, said),
             "data": _data(asked, task, data, columns or {}, said),
             "model": {"checkpoint": model},
             "tune": {"is": method, **_settings(method, settings or {})},
@@ -57,6 +59,14 @@ def tune_recipe(
         },
         overrides,
     )
+
+
+def _objective(task: Task, name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    if "rewards" in said and not task.rewards:
+        judged = ", ".join(other for other, each in tasks().items() if each.rewards)
+        raise ConfigError(f"--reward is for --task {judged}: {name} learns from its data alone")
+    given = {"rewards": [anchored(x) for x in said["rewards"]]} if "rewards" in said else {}
+    return {"is": task.objective, **given}
 
 
 def rate_of(task: Task, method: str) -> float:

@@ -36,11 +36,18 @@ class Task:
     pairs: bool = False  # two files or columns, a text for a text
     fresh: bool = False  # whether its head is new to the model
     slow: float = 1.0  # of the method's rate: preferences move what is there a little
+    rewards: bool = False  # whether answers are judged by what `--reward` names
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of other sections
 
 
 _LONG: dict[str, Any] = {"length": 1024, "rows": None, "schedule": "cosine"}
 _PAIRS: dict[str, Any] = {"columns": ("source", "target"), "pairs": True, "rows": 64}
+
+# From its own answers: prompts, which are short; rates that do not fall, as nothing is repeated.
+_OWN: dict[str, Any] = {
+    "best": "reward", "epochs": 1, "length": 512, "rows": None, "schedule": "constant", "slow": 0.1,
+    "rewards": True,
+}  # fmt: skip
 
 TASKS: Mapping[str, Task] = {
     "sft": Task("instruction", "to answer: conversations", **_LONG),
@@ -65,4 +72,5 @@ TASKS: Mapping[str, Task] = {
     ),
     "dpo": Task("dpo", "the better of two answers", **_LONG, epochs=1, slow=0.1),
     "kto": Task("kto", "answers that somebody found good or bad", **_LONG, epochs=1, slow=0.1),
+    "grpo": Task("grpo", "its own answers, by rewards: the better ones of a group", **_OWN),
 }  # fmt: skip

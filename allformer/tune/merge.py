@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from allformer.core.linear import Fused, Linear
 from allformer.core.quantised import AnyQuantised, widened
@@ -64,7 +65,7 @@ def unmerge(model: Any) -> None:
             continue
         layer = model.get_submodule(path)
         for name, old in kept.tensors.items():
-            getattr(layer, name).data = old
+            _put(getattr(layer, name), old)
     tuning.merged, tuning.is_merged = {}, False
     tuning.choose(model, tuning.selection)
     freeze(model, tuning)
@@ -111,10 +112,17 @@ def _fold(model: nn.Module, path: str, slot: Slot, tuning: Tuning) -> Kept:
     for change in slot.of(tuning.selection.names):
         assert isinstance(change, Change)
         weight, bias = change.merged(weight, bias)
-    layer.weight.data = weight
+    _put(layer.weight, weight)
     if layer.bias is not None and bias is not None:
-        layer.bias.data = _own_rows(layer, bias).to(layer.bias.dtype)
+        _put(layer.bias, _own_rows(layer, bias).to(layer.bias.dtype))
     return kept
+
+
+def _put(parameter: Tensor, data: Tensor) -> None:
+    """Other numbers in its place. They may come to lie where those of an earlier merge lay: that it
+    was written is what tells them apart, for who keeps something made of the weights."""
+    parameter.data = data
+    increment_version(parameter)
 
 
 def _own_rows(layer: Linear, bias: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ from allformer.train.policy.prompts import HELD_OUT, PromptBatch, Prompts, colla
 from allformer.train.policy.rewards import Answered, Rewards
 from allformer.train.policy.rollout import Drawn, Rollout, draw_answers
 from allformer.train.policy.running import Running
+from allformer.train.predictions import Prediction
 from allformer.train.preferences.compared import Compared
 from allformer.train.preferences.reference import (
     BASE,
@@ -167,9 +168,9 @@ class OnPolicy(Compared):
 
     @property
     def validation(self) -> Prompts:  # type: ignore[override]
-        """The held-out prompts."""
+        """The held-out prompts, as many as are answered."""
         table = self._tables["validation"]
-        return Prompts(table, np.arange(len(table)))
+        return Prompts(table, np.arange(min(len(table), self.options.validate)))
 
     def lengths(self, examples: Prompts) -> tuple[Lengths, Lengths]:  # type: ignore[override]
         """Tokens of each prompt and the longest answer that it may get."""
@@ -224,7 +225,7 @@ class OnPolicy(Compared):
         if not self.rewards.sections:
             raise ConfigError(
                 "objective.rewards is empty: nothing says which answer is good; try "
-                "rewards: [words.py:used], a run's directory, or a command"
+                "rewards: [words.py:used], a run's directory, or a command (tune has --reward)"
             )
         if not self._checked:
             self.rewards.check()
@@ -412,8 +413,23 @@ class OnPolicy(Compared):
         return Samples(chosen.tolist(), prompts, [[] for _ in chosen], most)
 
     def predictions(self, model: Any, examples: Any, count: int = 50) -> Any:
-        """Held-out prompts: the answer of before, and that of now."""
-        return super().predictions(model, examples.table, count)
+        """Held-out prompts: the answers of before and of now, and what the rewards make of them."""
+        found = super().predictions(model, examples.table, count)
+        where = self.samples(model).rows
+        rows = [self._rewarded(row, i) for row, i in zip(found.rows, where, strict=True)]
+        return replace(found, rows=tuple(rows))
+
+    def _rewarded(self, shown: Prediction, row: int) -> Prediction:
+        if shown.before is None or self.rewards.judges is None:
+            return shown
+        table = self._tables["validation"]
+        asked = shown.input, json.loads(table["messages"][row]), json.loads(table["record"][row])
+        both = [
+            Answered(asked[0], text, asked[1], asked[2], tuple(self.pieces.encode(text)))
+            for text in (shown.before, shown.given)
+        ]
+        before, after = self.rewards.total(self.rewards(both)).tolist()
+        return replace(shown, rewards=(before, after))
 
     def state(self) -> dict[str, Any]:
         """The rollouts that further steps use, and what was not reported yet."""

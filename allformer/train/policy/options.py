@@ -29,6 +29,7 @@ class PolicyOptions(ReferenceOptions, section="objective"):
     prompts: Count = 8
     iterations: Count = 1
     minibatches: Count = 1
+    validate: Count = 128  # held-out prompts that are answered at a validation, the first ones
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:

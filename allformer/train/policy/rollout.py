@@ -24,7 +24,7 @@ from allformer.errors import ConfigError
 from allformer.generate.rooms import forget
 from allformer.train.batch import Array, moved
 from allformer.train.preferences.reference import has_base
-from allformer.train.preferences.said import Said, lay_said
+from allformer.train.preferences.said import Said, lay_said, without_dropout
 from allformer.train.sections.section import Count, Section, Whole, positive, share
 from allformer.tune.merge import merge, unmerge
 
@@ -133,7 +133,7 @@ def draw_answers(
         ids[row, width - len(prompt) :] = torch.from_numpy(np.asarray(prompt, np.int64))
         keep[row, width - len(prompt) :] = 1
     device = model.device
-    with quick(model):
+    with quick(model), without_dropout(model):
         found = model.generate(
             ids.to(device),
             attention_mask=keep.to(device),

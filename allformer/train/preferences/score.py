@@ -18,9 +18,9 @@ from allformer.text.answers import Answers
 from allformer.text.chat_default import with_chat
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import moved
+from allformer.train.supervised.judging import judging
 from allformer.train.supervised.packed import lay_texts
 from allformer.train.supervised.scored import text_scores
-from allformer.train.supervised.supervised import judging
 
 Chat = Sequence[Mapping[str, Any]]
 

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
-
-import torch
 
 from allformer.config import Head
 from allformer.data.batches import token_batches
@@ -35,6 +32,7 @@ from allformer.train.supervised.data import (
     fingerprint,
     open_labelled,
 )
+from allformer.train.supervised.judging import judging as judging
 
 
 class Supervised(Objective[E, B]):
@@ -165,18 +163,6 @@ class Supervised(Objective[E, B]):
         budget = max(budget, *(int(side.max()) for side in lengths))
         for index in token_batches(*lengths, budget, seed=0, epoch=0, pool=1000):
             yield index, moved(self.collate(examples, index), model.device)
-
-
-@contextmanager
-def judging(model: Any) -> Iterator[None]:
-    """Without dropout and without gradients, and as it was afterwards."""
-    was = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was)
 
 
 def telling(rows: Sequence[Prediction], count: int) -> tuple[Prediction, ...]:

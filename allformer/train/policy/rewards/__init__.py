@@ -10,7 +10,7 @@ objective:
 from __future__ import annotations
 
 from allformer.train.policy.rewards import command, function, model  # noqa: F401  (they register)
-from allformer.train.policy.rewards.reward import Answered, Judge, Reward, read_rewards
+from allformer.train.policy.rewards.reward import Answered, Judge, Reward, anchored, read_rewards
 from allformer.train.policy.rewards.rewards import Rewards
 
-__all__ = ["Answered", "Judge", "Reward", "Rewards", "read_rewards"]
+__all__ = ["Answered", "Judge", "Reward", "Rewards", "anchored", "read_rewards"]

@@ -62,7 +62,8 @@ class FunctionReward(Reward, named="function"):
         module = self._from_file(Path(where)) if where.endswith(".py") else self._imported(where)
         found = getattr(module, name, None)
         if not callable(found):
-            known = [x for x, value in vars(module).items() if inspect.isfunction(value)]
+            known = [x for x, y in inspect.getmembers(module, inspect.isfunction)
+                     if y.__module__ == module.__name__]  # fmt: skip
             hint = did_you_mean(name, known)
             raise ConfigError(
                 f"{self.told}: {where} has no function {name!r}; {hint}there is "

@@ -24,9 +24,9 @@ from allformer.train.batch import moved
 from allformer.train.policy.rewards.reward import Answered, Judge, Reward
 from allformer.train.preferences.score import score_chats
 from allformer.train.sections.section import one_of
+from allformer.train.supervised.judging import judging
 from allformer.train.supervised.packed import lay_texts, rows_of
 from allformer.train.supervised.scored import text_scores
-from allformer.train.supervised.supervised import judging
 
 _TOKENS = 8192  # that are read at a time
 AUTO, ANSWER, CHAT = "auto", "answer", "chat"

@@ -77,6 +77,18 @@ def _reward(given: Any, where: str) -> Reward:
     return Reward.read(_in_words(given, where) if isinstance(given, str) else given, where)
 
 
+def anchored(said: str) -> str:
+    """A reward that is one text, with a path that holds from everywhere: `anchored("a.py:f")`."""
+    before, colon, name = said.rpartition(":")
+    if said.startswith(COMMAND):
+        return said
+    if Path(said).is_dir():
+        return str(Path(said).resolve())
+    if colon and (before.endswith(".py") or Path(before).is_dir()):
+        return f"{Path(before).resolve()}:{name}"
+    return said
+
+
 def _in_words(said: str, where: str) -> dict[str, Any]:
     """A reward that is one text: a command, a directory (with a label), or a function."""
     before, colon, label = said.rpartition(":")
