@@ -35,6 +35,7 @@ from tests.mutants import (
     longformer,
     masks,
     mutants,
+    policy,
     preferences,
     quantised,
     reformer,
@@ -90,6 +91,7 @@ ROOMS = (
     soft,
     adapters,
     preferences,
+    policy,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

@@ -36,6 +36,7 @@ from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.step import Stepper, StepSettings
 from allformer.train.tune_recipe import tune_recipe
 from tests.chats import CHATML, CHATS, END, START, chat_tokenizer
+from tests.loud import make_loud
 
 ASKED = "What is a dog?"
 USER = {"role": "user", "content": ASKED}
@@ -202,24 +203,29 @@ def test_every_epoch_has_an_order_of_its_own(judge):
 
 def check_draws():
     """The seed alone decides them; answers end with their end, and what is cut has none."""
-    _, model = opened(recipe_of_ids())
+    model = make_loud(opened(recipe_of_ids())[1], seed=1)
     prompts = [np.array([5, 6, 7]), np.array([9])]
-    asked = {"ends": [3, 4], "copies": 3}
+    ends, hot = list(range(20)), Sampling(length=20, temperature=9.0)
+    asked = {"ends": ends, "copies": 3}
     torch.manual_seed(1)
-    one = draw_answers(model, prompts, Sampling(length=40), seed=5, **asked)
+    one = draw_answers(model, prompts, hot, seed=5, **asked)
     torch.manual_seed(2)
-    two = draw_answers(model, prompts, Sampling(length=40), seed=5, **asked)
-    other = draw_answers(model, prompts, Sampling(length=40), seed=6, **asked)
+    two = draw_answers(model, prompts, hot, seed=5, **asked)
+    other = draw_answers(model, prompts, hot, seed=6, **asked)
     assert [x.tolist() for x in one.answers] == [x.tolist() for x in two.answers]
     assert [x.tolist() for x in one.answers] != [x.tolist() for x in other.answers]
     assert len(one.answers) == 6
     for answer, ended in zip(one.answers, one.ended, strict=True):
-        marks = [token in (3, 4) for token in answer.tolist()]
+        marks = [token in ends for token in answer.tolist()]
         assert ended == marks[-1]
         assert not any(marks[:-1])
-        assert ended or len(answer) == 40
-    alone = draw_answers(model, prompts[:1], Sampling(length=40), seed=5, **asked)
-    assert len(alone.answers) == 3
+        assert ended or len(answer) == 20
+    assert set(one.ended) == {True, False}
+    cold = Sampling(length=6, temperature=1e-3)  # chance has no say: each as if it were alone
+    both = draw_answers(model, prompts, cold, ends=[], seed=5).answers
+    for prompt, answer in zip(prompts, both, strict=True):
+        alone = draw_answers(model, [prompt], cold, ends=[], seed=5).answers[0]
+        assert alone.tolist() == answer.tolist()
 
 
 def test_draws_are_decided_by_their_seed_and_cut_where_they_end():
@@ -258,12 +264,14 @@ def check_fresh_weights():
     """After each step, and each merge, the answers are those of the weights as they are now."""
     ids = torch.arange(5, 11).view(2, 3)
     for method in (None, tune.Lora(rank=4)):
-        model = opened(recipe_of_ids())[1].float().eval()
+        model = make_loud(opened(recipe_of_ids())[1].float(), seed=1).eval()
         if method is not None:
             tune.apply(model, method, seed=1)
         stepper = Stepper(model, find_objective("causal-lm")(), StepSettings(AdamW(rate=1.0)))
         trained = [p for p in model.parameters() if p.requires_grad]
-        stepper.plain_loss = lambda batch, p=trained: (sum(x.sum() for x in p), torch.zeros(1))
+        stepper.plain_loss = lambda batch, p=trained: (
+            sum((x * torch.randn_like(x)).sum() for x in p), torch.zeros(1)
+        )  # fmt: skip
         for _ in range(3):
             with quick(model):
                 drawn = model.generate(ids, max_new_tokens=6)
@@ -319,7 +327,7 @@ def test_log_probabilities_are_those_of_the_tokens_that_were_drawn():
     check_logps()
 
 
-def test_a_part_of_a_rollout_keeps_what_belongs_to_its_answers():
+def check_parts():
     rows = [(np.arange(4 + n), np.repeat([0, 1], [2, 2 + n])) for n in range(3)]
     score = torch.arange(3.0)
     grid = torch.arange(12.0).view(3, 4)
@@ -336,11 +344,15 @@ def test_a_part_of_a_rollout_keeps_what_belongs_to_its_answers():
     assert again.reference is None
 
 
+def test_a_part_of_a_rollout_keeps_what_belongs_to_its_answers():
+    check_parts()
+
+
 # --- losses ---------------------------------------------------------------------------------------
 
 
 def check_advantages():
-    scores = torch.tensor([1.0, 3.0, 0.0, 0.0], dtype=torch.float64)
+    scores = torch.tensor([1.0, 3.0, 7.0, 7.0], dtype=torch.float64)
     spread = math.sqrt(2) + 1e-4
     found = {scale: group_advantages(scores, 2, scale).tolist() for scale in ("group", "none")}
     assert found["none"] == [-1, 1, 0, 0]
@@ -393,7 +405,7 @@ def test_losses_of_groups_by_hand():
     check_grpo()
 
 
-def test_a_clipped_ratio_teaches_nothing_and_one_of_a_sequence_is_a_mean():
+def check_clipped():
     logps = torch.tensor([[0.5], [0.5], [-0.5], [-0.5]], requires_grad=True)
     above = torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])
     ratio = ratios(logps, torch.zeros(4, 1), torch.ones(4, 1))
@@ -404,6 +416,10 @@ def test_a_clipped_ratio_teaches_nothing_and_one_of_a_sequence_is_a_mean():
     whole = ratios(torch.tensor([[0.2, 0.4, 9.0]]), torch.zeros(1, 3), torch.tensor([[1, 1, 0]]),
                    "sequence")  # fmt: skip
     assert whole.item() == pytest.approx(math.exp(0.3))
+
+
+def test_a_clipped_ratio_teaches_nothing_and_one_of_a_sequence_is_a_mean():
+    check_clipped()
 
 
 def test_estimates_of_the_divergence_have_it_as_their_mean():
