@@ -34,10 +34,11 @@ from allformer.train.tune_recipe import tune_recipe
 
 HELD = {"sft": 100, "dpo": 50}
 # All steps are taken, and what comes of the last one is the result.
-UNSEEN = ("train.best=null", "train.patience=null", "train.validate_every=0.5")
+UNSEEN = (
+    "train.best=null", "train.patience=null", "train.validate_every=0.5", "train.save_every=0.5",
+)  # fmt: skip
 QUICK = ("train.epochs=null", "train.steps=2", "train.batch_tokens=512")
-FEW = {"sft": 6, "dpo": 4}  # records of --quick, and as many held out
-SHORT = 400  # characters of a record of --quick at most
+FEW = {"sft": 4, "dpo": 2}  # records of --quick, and as many held out
 FIGURES = ("nll", "perplexity", "accuracy", "likelier", "margin", "kl")
 
 
@@ -108,7 +109,7 @@ def split(task: str, data: Path, args: Any) -> tuple[Path, Path]:
     count = HELD[task]
     if args.quick:
         count = FEW[task]
-        records = [x for x in records if len(str(x)) < SHORT][: 2 * count]
+        records = sorted(records, key=lambda record: len(str(record)))[: 2 * count]
     files = args.out / f"{task}-train.jsonl", args.out / f"{task}-held-out.jsonl"
     for file, some in zip(files, (records[count:], records[:count]), strict=True):
         lines = [json.dumps(record, ensure_ascii=False) for record in some]

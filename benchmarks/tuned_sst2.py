@@ -33,7 +33,9 @@ from allformer.train.tune_tasks import TASKS
 
 METHODS = ("full", "lora", "bottleneck", "prefix", "prompt", "bitfit", "ia3")
 # All steps are taken, and what comes of the last one is the result.
-UNSEEN = ("train.best=null", "train.patience=null", "train.validate_every=0.5")
+UNSEEN = (
+    "train.best=null", "train.patience=null", "train.validate_every=0.5", "train.save_every=0.5",
+)  # fmt: skip
 HELD = 692  # training sentences that rates are chosen by
 QUICK = ("train.epochs=null", "train.steps=3", "train.batch_rows=8")
 

@@ -46,7 +46,9 @@ from allformer.train.tune_recipe import tune_recipe
 CASES = {"entities": "tag", "answers": "answer"}
 SIDES = ("ours", "transformers", "lora")
 # All steps are taken, and what comes of the last one is the result.
-UNSEEN = ("train.best=null", "train.patience=null", "train.validate_every=0.5")
+UNSEEN = (
+    "train.best=null", "train.patience=null", "train.validate_every=0.5", "train.save_every=0.5",
+)  # fmt: skip
 QUICK = ("train.epochs=null", "train.steps=3", "train.batch_rows=4", "train.batch_tokens=1024")
 TESTED = 4  # every so many articles of XQuAD
 

@@ -39,7 +39,9 @@ from allformer.train.tune_recipe import tune_recipe
 CASES = {"english": "en", "german": "de"}
 METHODS = ("full", "lora")
 # All steps are taken, and what comes of the last one is the result.
-UNSEEN = ("train.best=null", "train.patience=null", "train.validate_every=0.5")
+UNSEEN = (
+    "train.best=null", "train.patience=null", "train.validate_every=0.5", "train.save_every=0.5",
+)  # fmt: skip
 QUICK = ("train.epochs=null", "train.steps=3", "train.batch_rows=8")
 ALIKE = 4.0  # a score from which on two sentences are taken for the same
 FEW = 32  # records of --quick
