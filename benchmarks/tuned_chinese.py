@@ -126,14 +126,15 @@ def show(first: dict[str, Any], second: dict[str, Any]) -> None:
             print(f"  after:  {row['given'].strip()}")
     lines = []
     for name, step in (("instructions", first), ("preferences", second)):
-        for figure in step["after"]:
-            sides = [step[when].get(figure, math.nan) for when in ("before", "after")]
-            lines.append(
-                [name, figure, *(f"{x:.4f}" for x in sides), f"{sides[1] - sides[0]:+.4f}"]
-            )
-        told = f"{step['steps']} steps in {step['seconds']:.1f} s at {step['rate']:.0e}"
-        lines.append([name, f"{step['trained']:,} trained ({step['share']:.2%})", told, "", ""])
+        for figure, after in step["after"].items():
+            before = step["before"].get(figure, math.nan)
+            lines.append([name, figure, f"{before:.4f}", f"{after:.4f}", f"{after - before:+.4f}"])
     print("\n" + table(("step", "held out", "before", "after", "change"), lines))
+    for name, step in (("instructions", first), ("preferences", second)):
+        print(
+            f"{name}: {step['trained']:,} numbers trained ({step['share']:.2%}), {step['steps']} "
+            f"steps in {step['seconds']:.1f} s at a rate of {step['rate']:.0e}"
+        )
 
 
 def device(args: Any) -> str:
