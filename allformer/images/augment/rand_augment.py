@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Generator, Tensor
@@ -61,20 +62,19 @@ class RandAugment:
         count = len(check_images(images))
         for _ in range(self.count):
             chosen = torch.randint(len(self.operations), (count,), generator=generator)
-            signs = 2.0 * torch.randint(2, (count,), generator=generator) - 1
-            images = self._one_each(images, chosen, signs * self.strength / STRONGEST)
+            signs = torch.randint(2, (count,), generator=generator)
+            images = self._one_each(images, 2 * chosen + signs)
         return images
 
-    def _one_each(self, images: Tensor, chosen: Tensor, strength: Tensor) -> Tensor:
-        """Of each image the operation that is chosen, B, at its strength, B.
+    def _one_each(self, images: Tensor, chosen: Tensor) -> Tensor:
+        """Of each image the operation that is chosen, B: a row of `_table`.
 
         Each operation is computed for all images and taken where it is the chosen one: to gather
         the images of one operation, the host would have to wait for the device. All moves are one
         sampling by a matrix an image, all blends one.
         """
-        amount, matrix = self._amounts(chosen, strength, *images.shape[2:])
-        packed = torch.cat([chosen[:, None].float(), amount[:, None], matrix.flatten(1)], 1)
-        packed = packed.to(images.device, non_blocking=True)  # one way to the device for all
+        table = _table(self.operations, self.strength / STRONGEST, *images.shape[2:])
+        packed = table[chosen].to(images.device, non_blocking=True)  # one way to the device for all
         which, amount, matrix = packed[:, 0], packed[:, 1], packed[:, 2:].view(-1, 2, 3)
 
         def taken(*names: str) -> Tensor:
@@ -100,16 +100,20 @@ class RandAugment:
             out = torch.where(taken(name), does.OTHERS[name](images, amount), out)
         return out
 
-    def _amounts(
-        self, chosen: Tensor, strength: Tensor, height: int, width: int
-    ) -> tuple[Tensor, Tensor]:
-        """Of each image the amount of its operation, B, and how it is moved, B 2 3: on the host."""
-        amount = torch.zeros_like(strength)
-        matrix = torch.eye(2, 3).expand(len(chosen), 2, 3)
-        for number, name in enumerate(self.operations):
-            mine, own = chosen == number, OPERATIONS[name](strength)
-            amount = torch.where(mine, own, amount)
-            if name in does.MATRICES:
-                moved = does.MATRICES[name](own, height, width)
-                matrix = torch.where(mine[:, None, None], moved, matrix)
-        return amount, matrix
+
+@cache
+def _table(operations: tuple[str, ...], strength: float, height: int, width: int) -> Tensor:
+    """All that may be done to images of this size, 2 · operations × 8, on the host: the number of
+    the operation, its amount in either direction, and by which matrix the image is moved.
+
+    Made once: a batch would spend longer on these few numbers than on its images.
+    """
+    rows = []
+    for number, name in enumerate(operations):
+        amount = OPERATIONS[name](torch.tensor([-strength, strength]))
+        matrix = torch.eye(2, 3).expand(2, 2, 3)
+        if name in does.MATRICES:
+            matrix = does.MATRICES[name](amount, height, width)
+        which = torch.full((2, 1), float(number))
+        rows.append(torch.cat([which, amount[:, None], matrix.flatten(1)], 1))
+    return torch.cat(rows)
