@@ -12,7 +12,7 @@ import torch
 from allformer.data.pictures import Part
 from allformer.data.pictures.outlines import box_of
 from allformer.data.pictures.scenes import Scenes
-from allformer.errors import DataError
+from allformer.errors import ConfigError, DataError
 from allformer.images.augment.compose import Compose, Composed
 from allformer.train.objectives.detection import Detection
 from allformer.train.objectives.segmentation import Segmentation
@@ -119,6 +119,20 @@ def test_a_segmenter_too_and_filler_does_not_count() -> None:
         wanted = torch.where(here, classes[:, k, None, None], wanted)
     assert torch.equal(batch.maps[:6], wanted[:6])
     assert (batch.maps[6:] == -100).all()
+
+
+@pytest.mark.parametrize("kind", [Detection, Segmentation])
+def test_scenes_to_train_on_may_be_fuller_than_those_to_look_at(kind: Any) -> None:
+    data = {"augment": {"anew": True, "objects": [5, 6]}}
+    objective = _opened(kind(_recipe(kind.name, **data)))
+    _, classes = objective.anew(8, torch.Generator().manual_seed(5), torch.device("cpu"))
+    assert classes.shape == (8, 6)
+    assert (classes >= 0).sum(1).max() > COUNT[1]
+    assert _ready(objective, 5).classes.shape == (8, 6)
+    assert objective.anew.scenes.objects == COUNT
+    for wrong in ({"objects": [5, 6]}, {"anew": True, "objects": [3]}):
+        with pytest.raises(ConfigError, match=r"data\.augment\.objects"):
+            _recipe(kind.name, augment=wrong)
 
 
 def test_of_pictures_that_are_no_scenes_nothing_is_composed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,18 @@ import torch
 from typer.testing import CliRunner
 
 import allformer as af
-from allformer.config import BoxHead
+from allformer.config import BoxHead, EncoderOnly
 from allformer.data.pictures import Picture
 from allformer.data.pictures.scenes import Scenes
 from allformer.errors import ConfigError, DataError, TaskError
 from allformer.images.augment.objects import MoveObjects
+from allformer.images.augment.place import RandomPlace
 from allformer.train.loop import train
 from allformer.train.objectives import detection
 from allformer.train.objectives.detection import Detection
 from allformer.train.predictions import Predictions
 from allformer.train.recipe import Recipe, make_recipe
+from allformer.train.weights import put_body
 
 pytest.importorskip("scipy")
 pytest.importorskip("pycocotools")
@@ -161,6 +164,35 @@ def test_auxiliary_losses_reach_every_layer_and_are_of_training_alone() -> None:
     assert values[0] == pytest.approx(values[1])
 
 
+def test_so_many_of_the_last_layers_are_scored() -> None:
+    losses = []
+    for asked in ({"auxiliary": False}, {"layers": 1}, {"layers": 2}, {}):
+        objective = opened(objective=asked)
+        batch = objective.onto(objective.collate(objective.examples(0), np.arange(6)), "cpu")
+        model = af.build(objective.config(None), seed=0)
+        losses.append(objective.loss(model, batch)[0].item())
+    assert losses[0] == pytest.approx(losses[1])
+    assert losses[1] < losses[2] == pytest.approx(losses[3])  # it has two layers
+
+
+def test_queries_are_put_behind_the_patches_of_a_body_that_had_none() -> None:
+    objective = opened()
+    tree = objective.config(None)
+    bare = replace(tree.encoder.position, behind=0, resize="asked")
+    source = replace(tree.encoder.source, behind=0)
+    body = af.build(EncoderOnly(replace(tree.encoder, source=source, position=bare)), seed=1)
+    model = af.build(tree, seed=2)
+    before = model.state_dict()["encoder.source.position.weight"].clone()
+    fresh = put_body(model, body.state_dict(), "a body")
+    assert all(name.startswith(("head.", "encoder.source.")) for name in fresh)
+    after, learnt = (x.state_dict()["encoder.source.position.weight"] for x in (model, body))
+    assert torch.equal(after[: len(learnt)], learnt)
+    assert torch.equal(after[len(learnt) :], before[len(learnt) :])
+    other = af.build(opened(objective={"queries": 3}).config(None))
+    with pytest.raises(ConfigError, match=r"encoder\.source\."):  # queries that were learnt stay
+        put_body(model, other.state_dict(), "a detector")
+
+
 def test_few_objects_are_matched_on_the_device_and_many_wait() -> None:
     assert Detection(recipe()).waits  # nothing is known yet
     assert not opened().waits
@@ -264,6 +296,21 @@ def check_boxes_move(move: MoveObjects, seed: int = 0) -> None:
 def test_boxes_move_with_their_images() -> None:
     check_boxes_move(MoveObjects(flip=1.0))
     check_boxes_move(MoveObjects(flip=0.5, zoom=(0.7, 1.4), shift=0.1))
+
+
+def test_some_stay_sharp_and_where_they_are() -> None:
+    images = torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(3))
+    boxes, kinds = torch.rand(40, 1, 4), torch.zeros(40, 1).long()
+    move = MoveObjects(flip=0.0, zoom=(0.7, 1.4), shift=0.1, least=0.0, still=0.5)
+    moved = move(images, boxes, kinds, torch.Generator().manual_seed(4))[0]
+    same = (moved - images).abs().amax((1, 2, 3)) < 1e-5
+    assert 10 <= same.sum() <= 30
+    maps = (images[:, 0] * 5).long()
+    place = RandomPlace(0.0, (0.7, 1.4), still=0.5)
+    moved, seen = place(images, maps, torch.Generator().manual_seed(4))
+    same = (moved - images).abs().amax((1, 2, 3)) < 1e-5
+    assert 10 <= same.sum() <= 30
+    assert torch.equal(seen[same], maps[same])
 
 
 def test_what_leaves_the_image_is_no_object_any_more() -> None:

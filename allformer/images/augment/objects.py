@@ -23,17 +23,21 @@ class MoveObjects:
     """Each image mirrored by chance (`flip`), enlarged by a factor (`zoom`, from … to) and moved by
     a share of its sides at most (`shift`); black comes in from outside.
 
-    An object of which less than `least` stays on the image is no longer one of its objects.
+    An object of which less than `least` stays on the image is no longer one of its objects. A share
+    of `still` is neither enlarged nor moved: in between pixels an image is blurred, and those that
+    shall be read later are not.
     """
 
     flip: float = 0.5
     zoom: tuple[float, float] = (1.0, 1.0)
     shift: float = 0.0
     least: float = 0.5
+    still: float = 0.0
 
     def __post_init__(self) -> None:
         check_share("MoveObjects.flip", self.flip)
         check_share("MoveObjects.least", self.least)
+        check_share("MoveObjects.still", self.still)
         check_range("MoveObjects.zoom", self.zoom)
         if not 0 <= self.shift < 1:
             raise ConfigError(f"MoveObjects.shift={self.shift} must be from 0 to 1; try 0.1")
@@ -47,6 +51,9 @@ class MoveObjects:
         mirrored = uniform(count, generator) < self.flip
         zoom = uniform(count, generator, *map(math.log, self.zoom)).exp()
         shift = torch.stack([uniform(count, generator, -self.shift, self.shift) for _ in "xy"], 1)
+        if self.still:
+            stays = uniform(count, generator) < self.still
+            zoom, shift = zoom.where(~stays, 1.0), shift.where(~stays[:, None], 0.0)
         sign = torch.where(mirrored, -1.0, 1.0).double()
         # Seen from the middle: out = (in + shift) · zoom, and x mirrored.
         factor = torch.stack([zoom * sign, zoom], 1).to(images.device, images.dtype)

@@ -21,14 +21,17 @@ class RandomPlace:
 
     `flip` is the probability that left becomes right. `scale` is how large an image becomes, at a
     random place: of a larger one a part is seen, around a smaller one there is black, in its map
-    −1. Images are in between by straight lines, maps by the nearest.
+    −1. Images are in between by straight lines, maps by the nearest. A share of `still` keeps its
+    size and is as sharp as it was.
     """
 
     flip: float = 0.5
     scale: tuple[float, float] = (1.0, 1.0)
+    still: float = 0.0
 
     def __post_init__(self) -> None:
         check_share("RandomPlace.flip", self.flip)
+        check_share("RandomPlace.still", self.still)
         check_range("RandomPlace.scale", self.scale)
 
     def __call__(self, images: Tensor, maps: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -44,6 +47,10 @@ class RandomPlace:
         drawn = uniform(3 * count, generator).view(3, count)
         if self.scale == (1.0, 1.0):
             return images, maps
+        low, high = self.scale
+        drawn[0] = low * (high / low) ** drawn[0]  # as often half as double
+        if self.still:
+            drawn[0, uniform(count, generator) < self.still] = 1.0
         drawn = drawn.to(images.device, images.dtype, non_blocking=True)
         grid = self._grid(drawn, height, width)
         images = F.grid_sample(images, grid, mode="bilinear", align_corners=False)
@@ -52,10 +59,9 @@ class RandomPlace:
         return images, seen.round().to(maps.dtype)
 
     def _grid(self, drawn: Tensor, height: int, width: int) -> Tensor:
-        """Where each pixel is taken from, B H W 2: from −1 to 1 in the old image."""
-        low, high = self.scale
-        size = low * (high / low) ** drawn[0]  # as often half as double
-        inner = 1 / size  # half the part that is seen
+        """Where each pixel is taken from, B H W 2: from −1 to 1 in the old image. Drawn are how
+        large it becomes and where, 3 B."""
+        inner = 1 / drawn[0]  # half the part that is seen
         reach = (1 - inner).abs()[:, None]
         centre = (2 * drawn[1:].T - 1) * reach  # B 2
         x, y = (

@@ -51,12 +51,13 @@ from allformer.train.supervised.supervised import judging
 class DetectionOptions(Section, section="objective"):
     """`labels` left out are those of the model's head, else the data's; `queries` are for a model
     that is given as sizes. `nothing` is how much a query without an object counts; with `auxiliary`
-    each layer's states are scored."""
+    each layer's states are scored, or those of so many of the last `layers`."""
 
     labels: tuple[str, ...] = ()
     queries: Count = 20
     nothing: Annotated[float, positive("0.1")] = 0.1
     auxiliary: bool = True
+    layers: Count | None = None
 
 
 class BoxBatch(NamedTuple):
@@ -134,13 +135,13 @@ class Detection(OverPictures[BoxBatch]):
         """Scenes that nobody has seen yet, with the classes numbered as the model's."""
         gallery = self.examples(0)
         assert isinstance(gallery, BoxGallery)
-        return Anew(gallery.pictures, gallery.numbers)
+        return Anew(gallery.pictures, gallery.numbers, self.recipe.data.augment.objects)
 
     @property
     def most(self) -> int:
         """Objects of a training picture, at most."""
         if self.recipe.data.augment.anew:
-            return int(self.anew.scenes.objects[1])
+            return int(self.anew.objects[1])
         examples = self.examples(0)
         assert isinstance(examples, BoxGallery)
         return max(1, examples.most)
@@ -253,7 +254,10 @@ class Detection(OverPictures[BoxBatch]):
         states = hidden[list(sides)[-1]]
         head: BoxModule = model.head
         out = head.outputs(Hidden(states, next(iter(sides.values())).layout, states))
-        return Guesses(out["logits"], out["pred_boxes"]), hidden.get("layers")
+        layers, last = hidden.get("layers"), self.recipe.options.layers
+        if layers is not None and last is not None:
+            layers = layers[-last:]
+        return Guesses(out["logits"], out["pred_boxes"]), layers
 
     def loss(
         self,

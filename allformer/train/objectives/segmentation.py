@@ -244,7 +244,8 @@ class Segmentation(OverPictures[SegmentBatch]):
         """Scenes of the objects to train on, their classes numbered as the model's."""
         gallery = self.examples(0)
         assert isinstance(gallery, MapGallery)
-        return Anew(gallery.pictures, gallery.reading.table)
+        asked = self.recipe.data.augment
+        return Anew(gallery.pictures, gallery.reading.table, asked.objects)
 
     def masking(self) -> Tensor:
         """How likely queries look at their masks alone in each of the last layers, by how far the

@@ -18,6 +18,7 @@ from allformer.data.pictures.picture import Array
 from allformer.errors import DataError
 from allformer.images.augment.objects import NOBODY, MoveObjects
 from allformer.images.pillow import pillow
+from allformer.train.pictures.anew import Objects
 from allformer.train.pictures.data import PictureData
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.sections.section import Fraction, Section, share
@@ -33,13 +34,21 @@ class Moves(Section, section="data.augment"):
     zoom: Annotated[tuple[float, ...], _RANGE] = (1.0, 1.0)  # factors, from … to
     shift: Annotated[float, share("0.1")] = 0.0  # of the sides, at most
     least: Fraction = 0.5  # of an object that must stay on the picture
+    still: Fraction = 0.0  # how many are neither enlarged nor shifted, and so stay sharp
     anew: bool = False  # composed scenes are never the same twice
+    objects: Objects | None = None  # on each of those, from … to; None: as the data has them
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objects is not None and not self.anew:
+            self.refuse("objects", "are put on scenes that are composed anew", "give anew: true")
 
     def made(self) -> MoveObjects | None:
         """None: nothing is moved."""
         if not (self.flip or self.shift or self.zoom != (1.0, 1.0)):
             return None
-        return MoveObjects(self.flip, (self.zoom[0], self.zoom[1]), self.shift, self.least)
+        zoom = self.zoom[0], self.zoom[1]
+        return MoveObjects(self.flip, zoom, self.shift, self.least, self.still)
 
 
 @dataclass(frozen=True)

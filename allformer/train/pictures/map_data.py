@@ -15,6 +15,7 @@ from allformer.data.pictures import Pictures, open_pictures
 from allformer.data.pictures.maps import has_maps
 from allformer.data.pictures.panoptic import has_segments
 from allformer.images.augment.place import RandomPlace
+from allformer.train.pictures.anew import Objects
 from allformer.train.pictures.data import PictureData
 from allformer.train.sections.section import Fraction, Section
 
@@ -27,11 +28,18 @@ class MapMoves(Section, section="data.augment"):
 
     flip: Fraction = 0.0  # how many are mirrored
     zoom: Annotated[tuple[float, ...], _RANGE] = (1.0, 1.0)  # factors, from … to
+    still: Fraction = 0.0  # how many keep their size, and so stay sharp
     anew: bool = False  # composed scenes are never the same twice
+    objects: Objects | None = None  # on each of those, from … to; None: as the data has them
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.objects is not None and not self.anew:
+            self.refuse("objects", "are put on scenes that are composed anew", "give anew: true")
 
     def made(self) -> RandomPlace:
         """As it is done to a batch."""
-        return RandomPlace(self.flip, (self.zoom[0], self.zoom[1]))
+        return RandomPlace(self.flip, (self.zoom[0], self.zoom[1]), self.still)
 
 
 @dataclass(frozen=True)
