@@ -29,14 +29,19 @@ def in_order(work: Callable[[T], R], items: Iterable[T], workers: int) -> Iterat
     if workers < 2:
         yield from map(work, items)
         return
-    stream = iter(items)
     with ThreadPoolExecutor(workers) as pool:
-        begun: deque[Future[R]] = deque(pool.submit(work, x) for x in islice(stream, 4 * workers))
-        try:
-            while begun:
-                result = begun.popleft().result()
-                begun.extend(pool.submit(work, x) for x in islice(stream, 1))
-                yield result
-        finally:  # an error, or nobody wants the rest
-            for future in begun:
-                future.cancel()
+        yield from results(lambda x: pool.submit(work, x), items, 4 * workers)
+
+
+def results(submit: Callable[[T], Future[R]], items: Iterable[T], ahead: int) -> Iterator[R]:
+    """What becomes of each item, in order; at most `ahead` are begun before they are asked for."""
+    stream = iter(items)
+    begun = deque(submit(x) for x in islice(stream, ahead))
+    try:
+        while begun:
+            result = begun.popleft().result()
+            begun.extend(submit(x) for x in islice(stream, 1))
+            yield result
+    finally:  # an error, or nobody wants the rest
+        for future in begun:
+            future.cancel()

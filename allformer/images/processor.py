@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from allformer.errors import DataError
 from allformer.images.clusters import nearest
-from allformer.images.in_order import in_order, usable_cores
+from allformer.images.crew import FEW, Crew, Pixels, can_crew
+from allformer.images.in_order import in_order, results, usable_cores
 from allformer.images.pieces import Pieces, in_pieces
 from allformer.images.prepare import Array, look_up, pixels_of, value_table
 from allformer.images.read import Image, read_image
@@ -26,7 +28,7 @@ from allformer.json_file import read_object
 FILE = "preprocessor_config.json"
 WHOLE = "processor_config.json"  # transformers 5: of several processors together
 FILES = (WHOLE, FILE)
-# Threads: reading and resizing go on beside each other, Pillow lets Python's lock go.
+# Threads, or for many files processes (crew.py): reading and resizing go on beside each other.
 WORKERS = max(4, usable_cores())
 
 
@@ -110,7 +112,8 @@ class Processor:
         progress: Callable[[int], None] | None = None,
         device: torch.device | None = None,
     ) -> Iterator[Tensor]:
-        """Batches of at most `size` in order on the `device`, read ahead by so many threads.
+        """Batches of at most `size` in order on the `device`, read ahead by so many threads; a
+        thousand files and more by as many processes.
 
         `progress` hears how many images are done. Never more than the next few images are in
         memory, however many there are. To a GPU go bytes, a fourth of what they become there.
@@ -118,7 +121,9 @@ class Processor:
         if size < 1:
             raise DataError(f"size={size} must be at least 1: so many images go together")
         named = ((image, f"image {i}") for i, image in enumerate(images, 1))
-        if self._as_bytes(device):
+        if self._by_processes(images, workers):
+            stream = self._read_by_processes(named, workers, bytes_go=self._as_bytes(device))
+        elif self._as_bytes(device):
             stream = in_order(lambda pair: _contiguous(self._bytes(*pair)[0]), named, workers)
         else:
             stream = in_order(lambda pair: self.one(*pair), named, workers)
@@ -128,6 +133,23 @@ class Processor:
             done += len(rows)
             if progress is not None:
                 progress(done)
+
+    def _by_processes(self, images: Iterable[Image], workers: int) -> bool:
+        """Whether processes would be done sooner: they take seconds to begin."""
+        many = isinstance(images, Sequence) and len(images) >= FEW and workers > 2
+        files = many and all(isinstance(image, str | Path) for image in images)
+        return files and self.settings.do_split_image is None and can_crew(self.settings)
+
+    def _read_by_processes(
+        self, named: Iterable[tuple[Image, str]], workers: int, *, bytes_go: bool
+    ) -> Iterator[Tensor]:
+        with Crew(self.settings, workers) as crew:
+
+            def submit(pair: tuple[Image, str]) -> Future[Pixels]:
+                return crew.submit(*pair)
+
+            for pixels in results(submit, named, 4 * workers):
+                yield torch.from_numpy(pixels if bytes_go else self._values(pixels))
 
     def _moved(self, rows: list[Tensor], device: torch.device | None) -> Tensor:
         """A batch where it shall be; nobody waits until it is there."""

@@ -113,6 +113,14 @@ class Settings:
     ignore_index: int | None = None  # of maps to learn from: what they call 0
 
     @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """Channels, height and width of every image, resized and cropped; None: it depends."""
+        size = self.crop_size if self.do_center_crop else self.size if self.do_resize else None
+        if size is None or "height" not in size:
+            return None
+        return self.channels, size["height"], size["width"]
+
+    @property
     def multiple(self) -> int:
         """To which the sides of a resized image are cut down."""
         return MULTIPLE.get(self.image_processor_type, 1)

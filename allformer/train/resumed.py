@@ -17,7 +17,7 @@ MAY_CHANGE = (
     "train.patience",
     "log.every", "log.tensorboard", "log.wandb", "log.statistics", "log.spike", "decode.beams",
     "decode.length_penalty", "parallel.data", "parallel.shard", "parallel.tensor",
-    "parallel.context", "parallel.pipeline",
+    "parallel.context", "parallel.pipeline", "data.workers",
 )  # fmt: skip
 
 

@@ -47,6 +47,8 @@ def micro_batches(
             batches = batches_of(objective, examples, train, epoch, frame, chunk)
             for number, index in enumerate(batches[skip:], skip + 1):
                 if ranks - left == mine:
+                    if number - 1 + ranks < len(batches):
+                        objective.expect(examples, batches[number - 1 + ranks])
                     place = (train.seed, epoch, chunk, number)
                     own = keyed(objective.collate(examples, index, frame), *place)
                 left -= 1

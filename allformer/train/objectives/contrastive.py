@@ -166,6 +166,7 @@ class Contrastive(OverPictures[ContrastBatch]):
             for part, wording in zip((train, held), wordings, strict=True)
         )
         self._galleries = (first, second)
+        self._staff()
 
     def _captioned(self, pictures: Pictures, captions: Captions, say: Say) -> CaptionedGallery:
         rows, cut = self._rows(captions.texts)

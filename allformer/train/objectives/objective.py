@@ -112,6 +112,9 @@ class Objective(ABC, Generic[E, B]):
         random order."""
         return None
 
+    def expect(self, examples: E, index: Array) -> None:
+        """These will be collated next: what takes long may begin."""
+
     def fingerprint(self) -> str:
         """Of the training data, to know it again when the run is resumed."""
         seen = blake2b(digest_size=16)

@@ -48,6 +48,10 @@ class CaptionedGallery(Gallery):
         """Those of the pictures numbered `index`."""
         return super().pixels(index) if self.origin is self else self.origin.pixels(index)
 
+    def expect(self, index: Array) -> None:
+        """Begin to read those."""
+        super().expect(index) if self.origin is self else self.origin.expect(index)
+
     def texts(self, index: Array, room: int | None, pad: int) -> tuple[Array, Array, Array]:
         """The distinct texts of some pictures: ids U T, which are real U T, and of each picture
         which it is, B. With `room` there are so many rows: the first one again, for nobody."""

@@ -21,7 +21,7 @@ from allformer.data.pictures import (
 )
 from allformer.errors import DataError
 from allformer.train.sections.held_out import held_out, scored_split
-from allformer.train.sections.section import Section, at_least, one_of, positive
+from allformer.train.sections.section import Section, at_least, at_most, one_of, positive
 
 _MOST_HELD_OUT = 5_000
 _TWO = Rule(lambda x: len(x) == 2, "must be [height, width]", "try [32, 32]")
@@ -48,6 +48,8 @@ class PictureData(Section, section="data"):
     channels: Annotated[int | None, Rule(lambda x: x in (1, 3), "must be 1 or 3", "try 3")] = None
     mean: Numbers | None = None  # of values from 0 to 1
     std: Numbers | None = None
+    # processes that read files; None: one a core, where files and cores are many; 0: threads
+    workers: Annotated[int | None, at_least(0), at_most(1024)] = None
     resample: Annotated[str, one_of("bilinear", "bicubic", "nearest", "lanczos")] = "bilinear"
 
     def opened(self, corpus: Any = None, seed: int = 0) -> tuple[Pictures, Pictures]:

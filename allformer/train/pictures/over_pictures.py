@@ -16,7 +16,7 @@ from allformer.data.pictures import Pictures, fingerprint
 from allformer.errors import ConfigError, DataError
 from allformer.images.processor import FILES, Processor, load_processor
 from allformer.images.settings import FILTERS, HALF, Settings, make_settings
-from allformer.train.batch import B, Frame, rows_that_fit
+from allformer.train.batch import Array, B, Frame, rows_that_fit
 from allformer.train.objectives.objective import Lengths, Objective, Say
 from allformer.train.pictures.data import PictureData
 from allformer.train.pictures.fit import seeing, with_images
@@ -132,6 +132,16 @@ class OverPictures(Objective[Gallery, B]):
         say(f"pictures: {len(train):,} to train on, {len(held):,} to validate on")
         first = self.gallery(train, say)
         self._galleries = (first, first if held is train else self.gallery(held, say))
+        self._staff()
+
+    def _staff(self) -> None:
+        """As many processes as the recipe says read the files."""
+        for gallery in self._galleries or ():
+            gallery.workers = self.data.workers
+
+    def expect(self, examples: Gallery, index: Array) -> None:
+        """The files of the next batch are read while this one is made."""
+        examples.expect(index)
 
     def gallery(self, pictures: Pictures, say: Say) -> Gallery:
         """One split."""
