@@ -9,14 +9,13 @@ import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 import numpy as np
 
 from allformer.errors import AllformerError
-from allformer.images.prepare import pixels_of
-from allformer.images.read import read_image
+from allformer.images.crew import TOGETHER, Named, Pixels, read_pixels
 from allformer.images.settings import Settings
 
 
@@ -38,26 +37,29 @@ def main(memory: int, pipes: list[int]) -> None:
 def serve(pipe: Connection, memory: int, number: int) -> None:
     """Answer until nobody asks any more; the pixels lie in the memory's part of that number."""
     try:
-        settings: Settings = pipe.recv()
+        pipe.send(True)  # it listens
+        asked: tuple[Settings, int | None] = pipe.recv()
+        settings, enough = asked
         assert settings.shape is not None
-        size = math.prod(settings.shape)
+        size = TOGETHER * math.prod(settings.shape)
         shared = mmap.mmap(memory, 0)
-        out = np.frombuffer(shared, np.uint8, size, number * size).reshape(settings.shape)
+        out = np.frombuffer(shared, np.uint8, size, number * size)
         while True:
-            source, name = pipe.recv()
-            pipe.send(_answer(source, name, settings, out))
+            images = pipe.recv()
+            pipe.send(_answer(images, settings, enough, out.reshape(TOGETHER, *settings.shape)))
     except (EOFError, OSError):  # the caller is gone
         return
 
 
 def _answer(
-    source: Any, name: str, settings: Settings, out: Any
+    images: Sequence[Named], settings: Settings, enough: int | None, out: Pixels
 ) -> tuple[Exception | None, list[str]]:
     """What went wrong, if anything did, and what there is to warn of."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", UserWarning)
         try:
-            out[...] = pixels_of(read_image(source, mode=settings.mode, name=name), settings, name)
+            for row, (source, name) in zip(out, images, strict=False):
+                row[...] = read_pixels(source, name, settings, enough)
             fault: Exception | None = None
         except AllformerError as error:
             fault = error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -17,8 +16,8 @@ from torch import Tensor
 
 from allformer.errors import DataError
 from allformer.images.clusters import nearest
-from allformer.images.crew import FEW, Crew, Pixels, can_crew
-from allformer.images.in_order import in_order, results, usable_cores
+from allformer.images.crew import FEW, Crew, can_crew
+from allformer.images.in_order import in_order, usable_cores
 from allformer.images.pieces import Pieces, in_pieces
 from allformer.images.prepare import Array, look_up, pixels_of, value_table
 from allformer.images.read import Image, read_image
@@ -144,11 +143,7 @@ class Processor:
         self, named: Iterable[tuple[Image, str]], workers: int, *, bytes_go: bool
     ) -> Iterator[Tensor]:
         with Crew(self.settings, workers) as crew:
-
-            def submit(pair: tuple[Image, str]) -> Future[Pixels]:
-                return crew.submit(*pair)
-
-            for pixels in results(submit, named, 4 * workers):
+            for pixels in crew.read(named):
                 yield torch.from_numpy(pixels if bytes_go else self._values(pixels))
 
     def _moved(self, rows: list[Tensor], device: torch.device | None) -> Tensor:

@@ -16,8 +16,9 @@ import torch
 from allformer.data.pictures.folder import read_folder
 from allformer.errors import ConfigError, DataError
 from allformer.images import processor as processing
-from allformer.images.crew import Crew, can_crew, usual_crew
+from allformer.images.crew import Crew, can_crew, read_pixels, usual_crew
 from allformer.images.processor import Processor
+from allformer.images.read import read_image
 from allformer.images.settings import Settings, make_settings
 from allformer.train.objectives.image_classification import ImageClassification
 from allformer.train.pictures import gallery as galleries
@@ -51,8 +52,11 @@ def settings(**more: Any) -> Settings:
 def crew() -> Iterator[Crew]:
     """One for all tests: it takes seconds to begin. It is asked in `settings()`."""
     with Crew(settings(), 2) as found:
+        for pipe in found._pipes:
+            assert pipe.poll(60)  # until then threads would read
         yield found
-    assert found._helper.poll() == 0  # it has ended, and so have those whom it waits for
+        assert len(found._begun) == 2
+    assert found._helper.poll() is not None
 
 
 @pytest.fixture
@@ -61,12 +65,17 @@ def lent(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
 
     class Lent:
-        def __init__(self, how: Settings, count: int) -> None:
+        def __init__(self, how: Settings, count: int, enough: int | None = None) -> None:
             assert how.shape == settings().shape
 
-        def submit(self, source: Any, name: str, into: Any = None) -> Any:
-            asked.append(Path(source).name)
-            return crew.submit(source, name, into)
+        def read(self, images: Any) -> Any:
+            images = list(images)
+            asked.extend(Path(source).name for source, _ in images)
+            return crew.read(images)
+
+        def fill(self, images: Any, out: Any) -> Any:
+            asked.extend(Path(source).name for source, _ in images)
+            return crew.fill(images, out)
 
         def close(self) -> None:
             asked.append("closed")
@@ -84,12 +93,16 @@ def lent(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_pixels_are_those_of_this_process_and_come_in_order(crew: Crew, folder: Path) -> None:
     paths = sorted(folder.glob("train/*/*.jpg"))
-    into = np.zeros((len(paths), 3, 12, 10), np.uint8)
-    reading = [crew.submit(path, "x", row) for path, row in zip(paths, into, strict=True)]
-    for path, row, each in zip(paths, into, reading, strict=True):
-        assert np.shares_memory(each.result(), row)
-        assert np.array_equal(row, Processor(settings())._bytes(path, "x")[0])
-    assert np.array_equal(crew.submit(paths[3].read_bytes()).result(), into[3])
+    paths = [paths[i % 16] for i in range(37)]
+    wanted = np.stack([Processor(settings())._bytes(path, "x")[0] for path in paths])
+    named = [(path if i % 3 else path.read_bytes(), "x") for i, path in enumerate(paths)]
+    assert np.array_equal(np.stack(list(crew.read(iter(named)))), wanted)
+    for count in (37, 3, 1):
+        out = np.zeros((count, 3, 12, 10), np.uint8)
+        for each in crew.fill(named[:count], out):
+            each.result()
+        assert np.array_equal(out, wanted[:count])
+    assert crew.fill([], out[:0]) == list(crew.read([])) == []
 
 
 def test_what_is_wrong_with_a_file_is_said_as_ever(
@@ -97,12 +110,12 @@ def test_what_is_wrong_with_a_file_is_said_as_ever(
 ) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"bad\.jpg is no image that can be read"):
-        crew.submit(tmp_path / "bad.jpg").result()
+        list(crew.read([(next(folder.glob("train/cat/*.jpg")), ""), (tmp_path / "bad.jpg", "")]))
     cut = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x03"  # an entry has 12 bytes
     with Image.open(next(folder.glob("train/cat/*.jpg"))) as image:
         image.save(tmp_path / "odd.jpg", exif=cut)
     with pytest.warns(UserWarning, match="EXIF"):
-        found = crew.submit(tmp_path / "odd.jpg").result()
+        found = crew.submit([(tmp_path / "odd.jpg", "x")]).result()[0]
     with pytest.warns(UserWarning, match="EXIF"):
         wanted = Processor(settings())._bytes(tmp_path / "odd.jpg", "x")[0]
     assert np.array_equal(found, wanted)
@@ -110,7 +123,7 @@ def test_what_is_wrong_with_a_file_is_said_as_ever(
 
 def test_ctrl_c_is_the_callers_alone(crew: Crew, folder: Path) -> None:
     os.kill(crew._helper.pid, signal.SIGINT)
-    assert crew.submit(next(folder.glob("train/cat/*.jpg"))).result().any()
+    assert crew.submit([(next(folder.glob("train/cat/*.jpg")), "")]).result().any()
 
 
 def test_a_process_that_has_ended_is_told(crew: Crew, folder: Path) -> None:
@@ -118,11 +131,22 @@ def test_a_process_that_has_ended_is_told(crew: Crew, folder: Path) -> None:
     ours, theirs = Pipe()
     theirs.close()
     crew._free.put((ours, own[0][1]))
-    with pytest.raises(DataError, match="has ended while it read cat"):
-        crew.submit(next(folder.glob("train/cat/*.jpg")), "cat").result()
+    crew._begun.add(ours.fileno())
+    with pytest.raises(DataError, match="has ended at a cat or soon"):
+        crew.submit([(next(folder.glob("train/cat/*.jpg")), "a cat")]).result()
+    crew._begun.remove(ours.fileno())
     crew._free.get()
     for one in own:
         crew._free.put(one)
+
+
+def test_until_processes_have_begun_threads_read(folder: Path) -> None:
+    path = next(folder.glob("train/cat/*.jpg"))
+    with Crew(settings(), 1) as begins:
+        (found,) = begins.read([(path, "x")])
+        assert not begins._begun
+    assert begins._helper.poll() is not None
+    assert np.array_equal(found, read_pixels(path, "x", settings()))
 
 
 def test_a_processor_reads_many_files_by_processes(
@@ -188,3 +212,26 @@ def test_how_many_is_asked_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usual_crew() == max(1, whole // 2)
     with pytest.raises(ConfigError, match=r"data\.workers=-1"):
         recipe(-1)
+
+
+def test_large_jpegs_may_be_decoded_at_a_part_of_their_size(tmp_path: Path) -> None:
+    wave = np.add.outer(np.arange(100), np.arange(160))[..., None] % 256
+    image = Image.fromarray(np.repeat(wave, 3, 2).astype(np.uint8))
+    image.save(tmp_path / "a.jpg", quality=95)
+    image.save(tmp_path / "a.png")
+    sizes = {
+        (name, enough): read_image(tmp_path / name, enough=enough).size
+        for name in ("a.jpg", "a.png")
+        for enough in (None, 12, 24, 26)
+    }
+    assert sizes["a.jpg", 12] == (40, 25)  # a quarter: twice as many as are enough
+    assert sizes["a.jpg", 24] == (80, 50)
+    assert all(size == (160, 100) for (_, enough), size in sizes.items() if enough in (None, 26))
+    assert sizes["a.png", 12] == (160, 100)
+    whole, part = (
+        Processor(settings())._bytes(read_image(tmp_path / "a.jpg", enough=enough), "x")[0]
+        for enough in (None, 12)
+    )
+    apart = np.abs(whole.astype(int) - part)
+    assert 0 < apart.max() < 12
+    assert apart.mean() < 2

@@ -258,7 +258,7 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
     ) -> Array:
         if not file.is_file():
             gallery = Gallery(pictures, self.settings, say)
-            gallery.workers = self.data.workers
+            gallery.workers, gallery.reduced = self.data.workers, self.data.reduced
             encode_set(codec, _batches(gallery, codec.device, mirrored), file)
         return read_codes(file, codec).ids.astype(np.int32)
 

@@ -50,6 +50,9 @@ class PictureData(Section, section="data"):
     std: Numbers | None = None
     # processes that read files; None: one a core, where files and cores are many; 0: threads
     workers: Annotated[int | None, at_least(0), at_most(1024)] = None
+    reduced: bool = (
+        False  # JPEGs four times as large as `image` are decoded at a part of their size
+    )
     resample: Annotated[str, one_of("bilinear", "bicubic", "nearest", "lanczos")] = "bilinear"
 
     def opened(self, corpus: Any = None, seed: int = 0) -> tuple[Pictures, Pictures]:

@@ -17,11 +17,9 @@ import numpy as np
 
 from allformer.data.pictures import Picture, Pictures
 from allformer.data.pictures.picture import Array
-from allformer.images.crew import FEW, Crew, can_crew, usual_crew
+from allformer.images.crew import FEW, Crew, can_crew, read_pixels, usual_crew
 from allformer.images.in_order import in_order
-from allformer.images.prepare import pixels_of
 from allformer.images.processor import WORKERS
-from allformer.images.read import read_image
 from allformer.images.settings import Settings
 
 MOST_BYTES = 1 << 31  # what is kept in memory; more is read from its files again and again
@@ -43,6 +41,7 @@ class Gallery:
     """
 
     workers: int | None = None
+    reduced: bool = False  # large JPEGs are decoded at a part of their size
 
     def __init__(
         self, pictures: Pictures, settings: Settings, say: Callable[[str], None] | None = None
@@ -103,8 +102,7 @@ class Gallery:
 
     def _begun(self, index: Array, crew: Crew) -> Begun:
         out = np.empty((len(index), *self.shape), np.uint8)
-        asked = zip(map(self._named, index.tolist()), out, strict=True)
-        return Begun(out, [crew.submit(source, name, into) for (source, name), into in asked])
+        return Begun(out, crew.fill([self._named(i) for i in index.tolist()], out))
 
     def _readers(self) -> Crew | None:
         with self._lock:  # made once
@@ -120,14 +118,17 @@ class Gallery:
         )
         if not count or not files or not can_crew(self.settings):
             return None
-        crew = Crew(self.settings, count)
+        crew = Crew(self.settings, count, self._enough)
         self._end = weakref.finalize(self, crew.close)
         return crew
 
     def _one(self, index: int) -> Array:
-        source, name = self._named(index)
-        image = read_image(source, mode=self.settings.mode, name=name)
-        return pixels_of(image, self.settings, name)
+        return read_pixels(*self._named(index), self.settings, self._enough)
+
+    @property
+    def _enough(self) -> int | None:
+        """Pixels along an edge that a decoded image must have."""
+        return max(self.shape[1:]) if self.reduced else None
 
     def _named(self, index: int) -> tuple[Any, str]:
         picture = self.pictures[index]

@@ -135,9 +135,9 @@ class OverPictures(Objective[Gallery, B]):
         self._staff()
 
     def _staff(self) -> None:
-        """As many processes as the recipe says read the files."""
+        """As many processes as the recipe says read the files, as it says."""
         for gallery in self._galleries or ():
-            gallery.workers = self.data.workers
+            gallery.workers, gallery.reduced = self.data.workers, self.data.reduced
 
     def expect(self, examples: Gallery, index: Array) -> None:
         """The files of the next batch are read while this one is made."""
