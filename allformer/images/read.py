@@ -54,7 +54,7 @@ def read_image(
     is what an error calls a source that has none.
 
     Where `enough` pixels along either edge are, a JPEG is decoded at a half, a quarter or an eighth
-    of its size, as long as it has twice as many: much sooner, but other pixels, if only by a hair.
+    of its size, as long as it has twice as many: much sooner, but to slightly other pixels.
     """
     if isinstance(source, str | Path):
         name = str(source)

@@ -14,6 +14,7 @@ from allformer.images.augment import operations as does
 from allformer.images.augment.chain import check_images
 
 STRONGEST = 30
+_MOVES, _BLENDS = "all moves", "all blends"
 Amount = Callable[[Tensor], Tensor]
 
 # Name → its amount at a strength from -1 to 1 (those that have no direction take the size alone):
@@ -75,45 +76,42 @@ class RandAugment:
         """
         table = _table(self.operations, self.strength / STRONGEST, *images.shape[2:])
         packed = table[chosen].to(images.device, non_blocking=True)  # one way to the device for all
-        which, amount, matrix = packed[:, 0], packed[:, 1], packed[:, 2:].view(-1, 2, 3)
+        amount, matrix = packed[:, 0], packed[:, 1:7].view(-1, 2, 3)
+        flags = (packed[:, 7:] > 0)[:, :, None, None, None].unbind(1)
+        taken = dict(zip((_MOVES, _BLENDS, *self.operations), flags, strict=True))
 
-        def taken(*names: str) -> Tensor:
-            numbers = [self.operations.index(name) for name in names]
-            found = which == numbers[0]
-            for number in numbers[1:]:
-                found = found | (which == number)
-            return found[:, None, None, None]
-
-        moves, blends, others = (
-            [name for name in self.operations if name in table]
-            for table in (does.MATRICES, does.BASES, does.OTHERS)
+        blends, others = (
+            [name for name in self.operations if name in kinds]
+            for kinds in (does.BASES, does.OTHERS)
         )
         out = images
-        if moves:
-            out = torch.where(taken(*moves), does.warp(images, matrix), out)
+        if any(name in does.MATRICES for name in self.operations):
+            out = torch.where(taken[_MOVES], does.warp(images, matrix), out)
         if blends:
             base = images
             for name in blends:
-                base = torch.where(taken(name), does.BASES[name](images), base)
-            out = torch.where(taken(*blends), does.blend(base, images, amount), out)
+                base = torch.where(taken[name], does.BASES[name](images), base)
+            out = torch.where(taken[_BLENDS], does.blend(base, images, amount), out)
         for name in others:
-            out = torch.where(taken(name), does.OTHERS[name](images, amount), out)
+            out = torch.where(taken[name], does.OTHERS[name](images, amount), out)
         return out
 
 
 @cache
 def _table(operations: tuple[str, ...], strength: float, height: int, width: int) -> Tensor:
-    """All that may be done to images of this size, 2 · operations × 8, on the host: the number of
-    the operation, its amount in either direction, and by which matrix the image is moved.
+    """All that may be done to images of this size, 2 · operations × 9 + operations, on the host: of
+    each operation its amount in either direction, by which matrix the image is moved, whether it is
+    a move, whether it is a blend, and which it is.
 
     Made once: a batch would spend longer on these few numbers than on its images.
     """
-    rows = []
+    rows, which = [], torch.eye(len(operations))
     for number, name in enumerate(operations):
         amount = OPERATIONS[name](torch.tensor([-strength, strength]))
         matrix = torch.eye(2, 3).expand(2, 2, 3)
         if name in does.MATRICES:
             matrix = does.MATRICES[name](amount, height, width)
-        which = torch.full((2, 1), float(number))
-        rows.append(torch.cat([which, amount[:, None], matrix.flatten(1)], 1))
+        kinds = torch.tensor([float(name in kinds) for kinds in (does.MATRICES, does.BASES)])
+        flags = torch.cat([kinds, which[number]]).expand(2, -1)
+        rows.append(torch.cat([amount[:, None], matrix.flatten(1), flags], 1))
     return torch.cat(rows)
