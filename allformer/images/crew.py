@@ -19,7 +19,9 @@ import queue
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
@@ -146,6 +148,26 @@ class Crew:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class Standing:
+    """The crew of who reads again and again: begun once it has read `FEW` files, it stays until
+    nobody has this any more. `Standing(settings).crew(200, workers=8)` is None, the fifth time not.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self.read = settings, 0
+        self._crew: Crew | None = None
+        self._lock = threading.Lock()
+
+    def crew(self, files: int, workers: int) -> Crew | None:
+        """Who shall read so many more files; None: threads."""
+        with self._lock:
+            self.read += files
+            if self._crew is None and self.read >= FEW and workers > 2 and can_crew(self.settings):
+                self._crew = Crew(self.settings, workers)
+                weakref.finalize(self, self._crew.close)
+            return self._crew
 
 
 def read_pixels(source: Any, name: str, settings: Settings, enough: int | None = None) -> Pixels:

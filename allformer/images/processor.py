@@ -16,7 +16,7 @@ from torch import Tensor
 
 from allformer.errors import DataError
 from allformer.images.clusters import nearest
-from allformer.images.crew import FEW, Crew, can_crew
+from allformer.images.crew import Crew, Standing
 from allformer.images.in_order import in_order, usable_cores
 from allformer.images.pieces import Pieces, in_pieces
 from allformer.images.prepare import Array, look_up, pixels_of, value_table
@@ -111,8 +111,8 @@ class Processor:
         progress: Callable[[int], None] | None = None,
         device: torch.device | None = None,
     ) -> Iterator[Tensor]:
-        """Batches of at most `size` in order on the `device`, read ahead by so many threads; a
-        thousand files and more by as many processes.
+        """Batches of at most `size` in order on the `device`, read ahead by so many threads; once
+        it has read a thousand files, by as many processes.
 
         `progress` hears how many images are done. Never more than the next few images are in
         memory, however many there are. To a GPU go bytes, a fourth of what they become there.
@@ -120,8 +120,10 @@ class Processor:
         if size < 1:
             raise DataError(f"size={size} must be at least 1: so many images go together")
         named = ((image, f"image {i}") for i, image in enumerate(images, 1))
-        if self._by_processes(images, workers):
-            stream = self._read_by_processes(named, workers, bytes_go=self._as_bytes(device))
+        crew = self._crew(images, workers)
+        if crew is not None:
+            ready = _contiguous if self._as_bytes(device) else self._tensor
+            stream: Iterator[Tensor] = map(ready, crew.read(named))
         elif self._as_bytes(device):
             stream = in_order(lambda pair: _contiguous(self._bytes(*pair)[0]), named, workers)
         else:
@@ -133,18 +135,19 @@ class Processor:
             if progress is not None:
                 progress(done)
 
-    def _by_processes(self, images: Iterable[Image], workers: int) -> bool:
-        """Whether processes would be done sooner: they take seconds to begin."""
-        many = isinstance(images, Sequence) and len(images) >= FEW and workers > 2
-        files = many and all(isinstance(image, str | Path) for image in images)
-        return files and self.settings.do_split_image is None and can_crew(self.settings)
+    @cached_property
+    def _standing(self) -> Standing:
+        return Standing(self.settings)
 
-    def _read_by_processes(
-        self, named: Iterable[tuple[Image, str]], workers: int, *, bytes_go: bool
-    ) -> Iterator[Tensor]:
-        with Crew(self.settings, workers) as crew:
-            for pixels in crew.read(named):
-                yield torch.from_numpy(pixels if bytes_go else self._values(pixels))
+    def _crew(self, images: Iterable[Image], workers: int) -> Crew | None:
+        """Processes, where many files are read; they take seconds to begin."""
+        if not isinstance(images, Sequence) or self.settings.do_split_image is not None:
+            return None
+        files = all(isinstance(image, str | Path) for image in images)
+        return self._standing.crew(len(images), workers) if files else None
+
+    def _tensor(self, pixels: Array) -> Tensor:
+        return torch.from_numpy(self._values(pixels))
 
     def _moved(self, rows: list[Tensor], device: torch.device | None) -> Tensor:
         """A batch where it shall be; nobody waits until it is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import torch
 
 from allformer.data.pictures.folder import read_folder
 from allformer.errors import ConfigError, DataError
-from allformer.images import processor as processing
+from allformer.images import crew as crews
 from allformer.images.crew import Crew, can_crew, read_pixels, usual_crew
 from allformer.images.processor import Processor
 from allformer.images.read import read_image
@@ -87,7 +88,7 @@ def lent(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             self.close()
 
     monkeypatch.setattr(galleries, "Crew", Lent)
-    monkeypatch.setattr(processing, "Crew", Lent)
+    monkeypatch.setattr(crews, "Crew", Lent)
     return asked
 
 
@@ -153,13 +154,18 @@ def test_a_processor_reads_many_files_by_processes(
     lent: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [str(path) for path in sorted(folder.glob("train/*/*.jpg"))]
-    wanted = list(Processor(settings()).batches(paths, 6, workers=3))
+    monkeypatch.setattr(crews, "FEW", 20)
+    processor = Processor(settings())
+    wanted = list(processor.batches(paths, 6, workers=3))
     assert not lent
-    monkeypatch.setattr(processing, "FEW", 10)
-    found = list(Processor(settings()).batches(paths, 6, workers=3))
-    assert lent == [*(Path(path).name for path in paths), "closed"]
+    found = list(processor.batches(paths, 6, workers=3))
+    assert lent == [Path(path).name for path in paths]
     assert [len(x) for x in found] == [6, 6, 4]
     assert all(torch.equal(x, y) for x, y in zip(found, wanted, strict=True))
+    assert next(processor.batches(paths[:1], 1)).equal(wanted[0][:1])
+    del processor
+    gc.collect()
+    assert lent[-1] == "closed"
     assert not can_crew(settings(size={"shortest_edge": 12}))  # who knows how large they will be
 
 
