@@ -175,7 +175,8 @@ def test_so_many_of_the_last_layers_are_scored() -> None:
     assert losses[1] < losses[2] == pytest.approx(losses[3])  # it has two layers
 
 
-def test_queries_are_put_behind_the_patches_of_a_body_that_had_none() -> None:
+def check_queries_on_a_body() -> None:
+    """Positions of patches are those that were learnt, those of new queries are fresh."""
     objective = opened()
     tree = objective.config(None)
     bare = replace(tree.encoder.position, behind=0, resize="asked")
@@ -191,6 +192,10 @@ def test_queries_are_put_behind_the_patches_of_a_body_that_had_none() -> None:
     other = af.build(opened(objective={"queries": 3}).config(None))
     with pytest.raises(ConfigError, match=r"encoder\.source\."):  # queries that were learnt stay
         put_body(model, other.state_dict(), "a detector")
+
+
+def test_queries_are_put_behind_the_patches_of_a_body_that_had_none() -> None:
+    check_queries_on_a_body()
 
 
 def test_few_objects_are_matched_on_the_device_and_many_wait() -> None:
@@ -298,7 +303,8 @@ def test_boxes_move_with_their_images() -> None:
     check_boxes_move(MoveObjects(flip=0.5, zoom=(0.7, 1.4), shift=0.1))
 
 
-def test_some_stay_sharp_and_where_they_are() -> None:
+def check_still() -> None:
+    """About half are as they were, their maps too."""
     images = torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(3))
     boxes, kinds = torch.rand(40, 1, 4), torch.zeros(40, 1).long()
     move = MoveObjects(flip=0.0, zoom=(0.7, 1.4), shift=0.1, least=0.0, still=0.5)
@@ -311,6 +317,10 @@ def test_some_stay_sharp_and_where_they_are() -> None:
     same = (moved - images).abs().amax((1, 2, 3)) < 1e-5
     assert 10 <= same.sum() <= 30
     assert torch.equal(seen[same], maps[same])
+
+
+def test_some_stay_sharp_and_where_they_are() -> None:
+    check_still()
 
 
 def test_what_leaves_the_image_is_no_object_any_more() -> None:
