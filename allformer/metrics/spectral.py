@@ -7,6 +7,8 @@ Legend: B recordings, S samples, F frequencies, N frames.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -47,9 +49,16 @@ def _level(x: Tensor, floor: Tensor) -> Tensor:
     return 20 * torch.log10(torch.maximum(x, floor))
 
 
+@lru_cache(maxsize=64)
+def _window(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Made once: it takes a dozen small kernels, and a training step asks for fourteen."""
+    with torch.inference_mode(False):
+        return torch.hann_window(size, dtype=dtype, device=device)
+
+
 def magnitudes(wave: Tensor, size: int) -> Tensor:
     """Of waves … S, … F N: under a Hann window of `size` samples that moves by a quarter of it."""
-    window = torch.hann_window(size, dtype=wave.dtype, device=wave.device)
+    window = _window(size, wave.dtype, wave.device)
     flat = wave.reshape(-1, wave.shape[-1])
     found = torch.stft(
         flat, size, size // 4, window=window, pad_mode="constant", return_complex=True

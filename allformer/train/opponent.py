@@ -44,9 +44,10 @@ class Opponent:
         weights = {name: p.detach() for name, p in self.module.named_parameters()}
         return functional_call(self.module, weights, args, more)
 
-    def learn(self, loss: Tensor, count: Tensor | float) -> None:
-        """Add the gradients of a sum over `count` examples to those of this step."""
-        torch.autograd.backward(loss, inputs=self.parameters)
+    def learn(self, loss: Tensor, count: Tensor | float, *, again: bool = False) -> None:
+        """Add the gradients of a sum over `count` examples to those of this step. `again`: what it
+        said is kept, for a gradient to what was given."""
+        torch.autograd.backward(loss, inputs=self.parameters, retain_graph=again)
         self._count += count
 
     @torch.no_grad()

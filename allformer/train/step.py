@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,8 +91,9 @@ class Stepper:
         compiled = settings.compile and not trains(device, self.dtype) and not waits
         compiled = compiled and objective.compiles
         self._loss = torch.compile(self.plain_loss, dynamic=False) if compiled else None
-        self._graph: _Graph | None = None
         self._trained = [p for p in model.parameters() if p.requires_grad]
+        self._graphs: dict[Hashable, _Graph] = {}  # one for each form of a step
+        self._last: _Graph | None = None
 
     def __call__(self, batches: Sequence[Batch], rate: float) -> Result:
         """One step on the micro-batches (already on the device)."""
@@ -172,9 +173,14 @@ class Stepper:
         return wanted and self.scaler is None and len(batches) == 1
 
     def _replay(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:
-        if self._graph is None:
-            self._graph = _Graph(self, batch, len(weight))
-        return self._graph(batch, weight)
+        form = self.objective.form
+        if form not in self._graphs:
+            self._graphs[form] = _Graph(self, batch, len(weight))
+        graph = self._graphs[form]
+        if self._last is not graph:
+            graph.take_gradients()
+            self._last = graph
+        return graph(batch, weight)
 
 
 def weights(counts: Sequence[int]) -> list[float]:
@@ -194,6 +200,7 @@ class _Graph:
         self.weight = torch.zeros(terms, device=device)
         self.captured: Captured | None = None
         self.plain_left = self._WARMUP
+        self.gradients: list[Tensor | None] = []  # where the graph leaves them
 
     def __call__(self, batch: Batch, weight: list[float]) -> tuple[Tensor, Tensor, Tensor]:
         copy_into(tensors(self.batch), tensors(batch))
@@ -208,14 +215,26 @@ class _Graph:
         loss, nlls, norm = self.captured.replay()
         return loss.clone(), nlls.clone(), norm.clone()
 
+    def take_gradients(self) -> None:
+        """Gradients that are read after a replay are this graph's, not another form's."""
+        if self.captured is not None:
+            for parameter, gradient in zip(self._parameters, self.gradients, strict=True):
+                parameter.grad = gradient
+
+    @property
+    def _parameters(self) -> list[Tensor]:
+        return list(self.stepper.model.parameters())
+
     def _step(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.stepper._step([self.batch], self.weight)
 
     def _capture(self) -> Captured | None:
         self.stepper.optimizer.zero_grad(set_to_none=True)
         try:
-            return Captured(self._step)
+            captured = Captured(self._step)
         except RuntimeError as error:  # a driver or a kernel that cannot be captured
             warnings.warn(f"no CUDA graph of the step ({error}); going on, slower", stacklevel=2)
             self.plain_left = sys.maxsize
             return None
+        self.gradients = [parameter.grad for parameter in self._parameters]
+        return captured

@@ -62,10 +62,12 @@ def test_sounds_of_two_lengths_are_refused():
 
 def check_spectral_loss() -> None:
     """A tenth as loud is log10 of 10 away, in every bin of every window; each crop by itself."""
-    x = noise()
+    x = 100 * noise()
     assert spectral_loss(x, x, 8000).abs().max() == 0
     found = spectral_loss(torch.stack([0.1 * x[0], x[1]]), x, 8000)
     assert found.tolist() == pytest.approx([1.0, 0.0], abs=1e-3)
+    hiss = 1e-4 * noise()  # what nobody hears beside a wave of 1 is as good as a recording's zeros
+    assert spectral_loss(hiss, torch.zeros_like(hiss), 8000).tolist() == [0.0, 0.0]
 
 
 def test_the_spectral_loss_is_of_decades_of_loudness():

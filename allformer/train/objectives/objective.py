@@ -15,7 +15,7 @@ section by a class of its own (`Data`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -157,6 +157,12 @@ class Objective(ABC, Generic[E, B]):
     def at(self, step: int) -> None:
         """Step `step` comes next, the first is 1: what changes as training goes on, such as a
         temperature, is a function of it alone. A captured step reads what is changed in place."""
+
+    @property
+    def form(self) -> Hashable:
+        """Which of several kinds of step comes next, where they do not do the same work: each kind
+        is captured as a graph of its own."""
+        return None
 
     def ready(self, batch: B) -> B:
         """What is done to a batch on the device before the step: augmentation, whole batches at

@@ -13,7 +13,7 @@ Legend: B crops, S samples, Q codebooks, F frames.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -33,15 +33,17 @@ from allformer.train.heard import Heard
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
 from allformer.train.predictions import Predictions
 from allformer.train.sections.model import CheckpointModel
+from allformer.train.waves.balance import Balance
 from allformer.train.waves.codec_options import SoundCodecOptions
 from allformer.train.waves.codec_scores import LONGEST, bit_rates, scores
 from allformer.train.waves.data import Files, WaveData
-from allformer.train.waves.duel import Duel
+from allformer.train.waves.duel import Duel, Lost
 from allformer.train.waves.recordings import Crops, Recordings, drawn_crops, middle_crops
 from allformer.train.waves.spectral_loss import spectral_loss
 
 _SILENCE = 1e-5  # a mean square that counts as such
 _SHOWN = 12  # recordings that the report lets one hear
+_PULLS = ("spectral", "wave", *Lost._fields)
 _FIRST = 32  # crops that a fresh codec is scaled by
 
 
@@ -78,6 +80,7 @@ class SoundCodec(Objective[Crops, WaveBatch]):
         self.files: tuple[Files, Files] | None = None
         self.recordings: tuple[Recordings, Recordings] | None = None
         self.following: Following | None = None
+        self.balance: Balance | None = None
         self.duel: Duel | None = None
 
     @property
@@ -205,7 +208,7 @@ class SoundCodec(Objective[Crops, WaveBatch]):
     # --- learning -------------------------------------------------------------------------------
 
     def meet(self, model: Any, captures: bool) -> None:
-        """The codebooks' moving means; and the judges."""
+        """The codebooks' moving means; the losses' lengths; and the judges."""
         self.following = Following(model.quantiser)
         if not isinstance(self.recipe.model, CheckpointModel):  # a resumed run reads what it had
             self.following.forget()
@@ -213,12 +216,18 @@ class SoundCodec(Objective[Crops, WaveBatch]):
                 crops = self.examples(0)
                 waves = torch.from_numpy(crops.waves(np.arange(min(_FIRST, len(crops)))))
                 start_on(model, as_floats(waves.to(model.device))[:, None])
+        self.balance = Balance(_PULLS, self.options.balance, model.device)
         if (judges := self.options.judges) is not None:
             self.duel = Duel(judges, self.recipe.optim, model.device, captures)
 
     def at(self, step: int) -> None:
         if self.duel is not None:
             self.duel.at(step)
+
+    @property
+    def form(self) -> Hashable:
+        """With judges, or without."""
+        return self.duel is not None and self.duel.sits
 
     def loss(
         self,
@@ -230,30 +239,68 @@ class SoundCodec(Objective[Crops, WaveBatch]):
         **more: Any,
     ) -> tuple[Tensor, Tensor]:
         """Sums over the samples: what goes down, of which the judges' part is added to the spectral
-        one, and the two plain distances."""
+        one, and the two plain distances.
+
+        In training its gradients at the wave are found here, loss by loss, and what goes on
+        backwards is their sum: so they can be balanced, and the judges are asked once."""
         assert self.following is not None
-        options, learn = self.options, model.training and not listening()
+        learn = model.training and torch.is_grad_enabled() and not listening()
         x = as_floats(batch.waves)
         z = model.compressed(x[:, None], dtype)
         found = self.following.quantise(z, batch.books, batch.keep, learn)
         made = model.sounded(found.vectors, dtype)[:, 0]
-        apart = self._apart(made, x, model.rate)  # 2 B
-        rest = options.commitment * found.apart
-        if self.duel is not None:
-            rest = rest + self.duel.against(made, x, batch.keep, dtype=dtype, learn=learn)
-        weighed = torch.stack([options.spectral * apart[0] + rest, options.wave * apart[1]])
-        return summed(weighed, batch), summed(apart.detach(), batch)
+        made, real = as_loud(made, x)
+        heard = made.detach().requires_grad_() if learn else made
+        apart = _apart(heard, real, model.rate)
+        losses = self._losses(heard, real, apart, batch.keep, dtype, learn)
+        rest = self.options.commitment * found.apart
+        if learn:
+            rest = rest + self._pull(losses, heard, made, batch.keep)
+            losses = {name: (weight, loss.detach()) for name, (weight, loss) in losses.items()}
+        wave, *others = (weight * loss for weight, loss in losses.values())
+        weighed = torch.stack([sum(others, rest), wave])
+        return summed(weighed, batch), summed(torch.stack(apart).detach(), batch)
 
-    def _apart(self, made: Tensor, x: Tensor, rate: int) -> Tensor:
-        """Of each crop: how far the spectra are apart, and the waves. The latter is the squared
-        error as a share of the energy, so that soft recordings count as loud ones do; the absolute
-        error would be content with silence, which most samples are near to."""
-        energy = x.square().mean(1).clamp_min(_SILENCE)
-        return torch.stack([spectral_loss(made, x, rate), (made - x).square().mean(1) / energy])
+    def _losses(
+        self,
+        heard: Tensor,
+        real: Tensor,
+        apart: tuple[Tensor, Tensor],
+        keep: Tensor,
+        dtype: torch.dtype | None,
+        learn: bool,
+    ) -> dict[str, tuple[float, Tensor]]:
+        """What is heard: of each loss its weight, and what each crop has of it, B; the wave's
+        first."""
+        asked = self.options
+        losses = {"wave": (asked.wave, apart[1]), "spectral": (asked.spectral, apart[0])}
+        if self.duel is not None and self.duel.sits:
+            judges = self.duel.asked
+            lost = self.duel.against(heard, real, keep, dtype=dtype, learn=learn)
+            losses |= {"fool": (judges.fool, lost.fool), "match": (judges.match, lost.match)}
+        return losses
+
+    def _pull(
+        self,
+        losses: Mapping[str, tuple[float, Tensor]],
+        heard: Tensor,
+        made: Tensor,
+        keep: Tensor,
+    ) -> Tensor:
+        """Forwards nothing, backwards the gradients that the losses have at the wave, B."""
+        assert self.balance is not None
+        gradients = {
+            name: (weight, torch.autograd.grad(loss.sum(), heard, retain_graph=True)[0])
+            for name, (weight, loss) in losses.items()
+        }
+        total = self.balance.joined(gradients, keep)
+        return ((made - made.detach()) * total).sum(1)
 
     def stepped(self, rate: Tensor | float) -> None:
         assert self.following is not None
         self.following.settle(self.options.decay, self.options.restart)
+        assert self.balance is not None
+        self.balance.settle()
         if self.duel is not None:
             self.duel.step(rate)
 
@@ -261,11 +308,14 @@ class SoundCodec(Objective[Crops, WaveBatch]):
         return {} if self.duel is None else self.duel.figures()
 
     def state(self) -> dict[str, Any]:
-        """The judges; the codebooks' means are the model's own."""
-        return {} if self.duel is None else self.duel.state()
+        """The judges and the losses' lengths; the codebooks' means are the model's own."""
+        judges = {} if self.duel is None else self.duel.state()
+        return judges | ({} if self.balance is None else self.balance.state())
 
     def restore(self, state: dict[str, Any]) -> None:
-        if state and self.duel is not None:
+        if "lengths" in state and self.balance is not None:
+            self.balance.restore(state)
+        if "weights" in state and self.duel is not None:
             self.duel.restore(state)
 
     # --- scores ---------------------------------------------------------------------------------
@@ -276,7 +326,7 @@ class SoundCodec(Objective[Crops, WaveBatch]):
         """Through all codebooks."""
         x = as_floats(batch.waves)
         made = model.decode(model.encode(x[:, None], dtype=dtype), dtype=dtype)[:, 0]
-        return summed(self._apart(made, x, model.rate), batch), {}
+        return summed(torch.stack(_apart(*as_loud(made, x), model.rate)), batch), {}
 
     def metrics(
         self,
@@ -311,6 +361,19 @@ def _heard(codec: Any, recordings: Recordings, number: int) -> Heard:
         versions.append(Heard(clip(again, codec.rate), name=name, score=score))
     name = recordings.files[number].stem
     return Heard(clip(x[0, 0], codec.rate), name=name, versions=tuple(versions))
+
+
+def as_loud(made: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Waves B S, each divided by the root mean square of its real one: so soft recordings count as
+    loud ones do, for every loss and for the judges."""
+    loud = real.square().mean(1, keepdim=True).clamp_min(_SILENCE).sqrt()
+    return made / loud, real / loud
+
+
+def _apart(made: Tensor, real: Tensor, rate: int) -> tuple[Tensor, Tensor]:
+    """Of each crop: how far the spectra are apart, and the waves, as the mean squared error; the
+    absolute one would be content with silence, which most samples are near to."""
+    return spectral_loss(made, real, rate), (made - real).square().mean(1)
 
 
 def as_floats(waves: Tensor) -> Tensor:

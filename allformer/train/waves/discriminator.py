@@ -94,7 +94,8 @@ class SpectrumJudge(nn.Module):
             pad_mode="constant", return_complex=True,
         )  # fmt: skip
         x = torch.stack([found.real, found.imag], 1).transpose(2, 3)  # B 2 N F
-        x = x if dtype is None else x.to(dtype)
+        # Channels innermost, which is how tensor cores read a convolution's input.
+        x = x.to(dtype or x.dtype, memory_format=torch.channels_last)
         inner = []
         for layer in self.layers:
             x = F.leaky_relu(layer(x), _SLOPE)

@@ -6,7 +6,7 @@ Legend: B crops, S samples.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +14,15 @@ from torch import Tensor
 from allformer.train.opponent import Opponent
 from allformer.train.optim import Optim
 from allformer.train.waves.codec_options import Judges
-from allformer.train.waves.discriminator import SpectrumJudges
+from allformer.train.waves.discriminator import SpectrumJudges, Told
 from allformer.train.waves.hinge import fooling, judging, matching
+
+
+class Lost(NamedTuple):
+    """What made waves lose before the judges, of each crop, B: by their scores, by their layers."""
+
+    fool: Tensor
+    match: Tensor
 
 
 class Duel:
@@ -27,12 +34,13 @@ class Duel:
         self.asked = asked
         judges = SpectrumJudges(asked.windows, asked.width).to(device)
         self.opponent = Opponent(judges, replace(optim, weight_decay=0.0), captures)
-        self.weight = torch.zeros((), device=device)  # where a captured step reads it
         self.told = torch.zeros(3, device=device)  # of the last batch: judging, fooling, matching
+        self.sits = asked.after == 0
 
     def at(self, step: int) -> None:
-        """Whether the codec hears its judges in this step."""
-        self.weight.fill_(float(step > self.asked.after))
+        """Whether the judges sit in this step; where they do not, they cost nothing."""
+        past = step - self.asked.after
+        self.sits = past > 0 and (past - 1) % self.asked.every == 0
 
     def against(
         self,
@@ -42,26 +50,28 @@ class Duel:
         *,
         dtype: torch.dtype | None = None,
         learn: bool = True,
-    ) -> Tensor:
-        """What the waves B S that were made lose before the judges, B; with `learn` these compare
-        them with the real ones, and gather what they will learn of it."""
-        with torch.set_grad_enabled(learn):
-            wanted = self.opponent(real, dtype=dtype)
-            judged = judging(wanted, self.opponent(made.detach(), dtype=dtype))
+    ) -> Lost:
+        """What the waves B S that were made lose before the judges. With `learn` these compare them
+        with the real ones and gather what they will learn of it; then `made` is a leaf, of which
+        alone a gradient may be asked: the same pass serves both sides."""
+        both = torch.cat([real, made])  # one pass of twice as many: half of the kernels
+        told = (self.opponent if learn else self.opponent.frozen)(both, dtype=dtype)
+        wanted, found = _halves(told, len(real))
+        judged = judging(wanted, found)
         if learn:
-            self.opponent.learn((judged * keep).sum(), keep.sum())
-        found = self.opponent.frozen(made, dtype=dtype)
-        fooled, matched = fooling(found), matching(wanted, found)
-        every = torch.stack([judged, fooled, matched]).detach()
+            self.opponent.learn((judged * keep).sum(), keep.sum(), again=True)
+        lost = Lost(fooling(found), matching(wanted, found))
+        every = torch.stack([judged, *lost]).detach()
         self.told.copy_((every * keep).sum(1) / keep.sum())
-        return self.weight * (self.asked.fool * fooled + self.asked.match * matched)
+        return lost
 
     def step(self, rate: Tensor | float) -> None:
         """The judges follow what they gathered."""
         self.opponent.step(rate * self.asked.rate)
 
     def figures(self) -> dict[str, float]:
-        """Of the last batch: 2 is what judges lose who cannot tell, 0 who are sure."""
+        """Of the last batch that they heard: 2 is what judges lose who cannot tell, 0 who are
+        sure."""
         names = ("judging", "fooling", "matching")
         return dict(zip(names, self.told.tolist(), strict=True))
 
@@ -72,3 +82,10 @@ class Duel:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""
         self.opponent.restore(state)
+
+
+def _halves(told: list[Told], count: int) -> tuple[list[Told], list[Told]]:
+    """The first `count` crops, and the rest."""
+    first = [Told(one.scores[:count], [x[:count] for x in one.inner]) for one in told]
+    rest = [Told(one.scores[count:], [x[count:] for x in one.inner]) for one in told]
+    return first, rest

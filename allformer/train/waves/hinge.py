@@ -32,11 +32,16 @@ def matching(real: Sequence[Told], made: Sequence[Told]) -> Tensor:
     for wanted, found in zip(real, made, strict=True):
         for one, other in zip(wanted.inner, found.inner, strict=True):
             one, other = widen(one.detach()), widen(other)
-            size = one.abs().flatten(1).mean(1).clamp_min(1e-6)  # of the crop: no other changes it
-            each.append((one - other).abs().flatten(1).mean(1) / size)
+            size = _mean(one.abs()).clamp_min(1e-6)  # of the crop: no other changes it
+            each.append(_mean((one - other).abs()) / size)
     return torch.stack(each).mean(0)
 
 
 def _hinge(told: Sequence[Told], margin: Callable[[Tensor], Tensor]) -> Tensor:
-    each = [F.relu(margin(widen(one.scores))).flatten(1).mean(1) for one in told]
+    each = [_mean(F.relu(margin(widen(one.scores)))) for one in told]
     return torch.stack(each).mean(0)
+
+
+def _mean(x: Tensor) -> Tensor:
+    """Of each crop, B; whatever lies innermost in memory."""
+    return x.mean(tuple(range(1, x.ndim)))

@@ -5,6 +5,7 @@ Legend: B crops, S samples, F frequencies, M mel bins, N frames.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -14,7 +15,8 @@ from allformer.metrics.spectral import magnitudes
 from allformer.sound.mel import mel_filters
 
 WINDOWS = (32, 64, 128, 256, 512, 1024, 2048)  # samples
-_FLOOR = 1e-5
+_FLOOR = 0.01  # how loud noise may be that counts as silence: 40 dB below a wave of 1
+_HANN = 0.375  # the mean square of the window
 
 
 def spectral_loss(estimate: Tensor, target: Tensor, rate: int) -> Tensor:
@@ -22,13 +24,16 @@ def spectral_loss(estimate: Tensor, target: Tensor, rate: int) -> Tensor:
     windows (Kumar et al., 2023, section 3.4; their scales and bins).
 
     The window of 32 samples has 5 bins, one twice as long twice as many; each moves by a quarter.
+    Waves have a root mean square of about 1; what is 40 dB softer counts as that soft, as silence
+    between words does: it is a recording's zeros that a logarithm would hear most of.
     """
     fit = [size for size in WINDOWS if size <= target.shape[-1]]
     each = []
     for size in fit:
+        floor = _FLOOR * math.sqrt(_HANN * size)
         filters = _filters(size, rate, estimate.device, estimate.dtype)
         one, other = (
-            torch.log10((filters @ magnitudes(x, size)).clamp_min(_FLOOR))
+            torch.log10((filters @ magnitudes(x, size)).clamp_min(floor))
             for x in (estimate, target)
         )
         each.append((one - other).abs().flatten(1).mean(1))
