@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.mutants.mutants import Mutant, bug
-from tests.unit import test_sound_codec_books, test_sound_metrics
+from tests.unit import test_codec_balance, test_sound_codec_books, test_sound_metrics
 
 KILLERS: dict[str, Callable[[], None]] = {
     "books follow": test_sound_codec_books.check_follows,
@@ -17,6 +17,10 @@ KILLERS: dict[str, Callable[[], None]] = {
     "spectral distance": test_sound_metrics.check_spectral_distance,
     "spectral loss": test_sound_metrics.check_spectral_loss,
     "hinges": test_sound_metrics.check_hinge,
+    "lengths": test_codec_balance.check_lengths,
+    "moving lengths": test_codec_balance.check_moving_lengths,
+    "sitting": test_codec_balance.check_sitting,
+    "one pass": test_codec_balance.check_one_pass,
 }
 EMA = "allformer.codecs.sound.ema:Following"
 WAVES = "allformer.train.waves"
@@ -27,7 +31,7 @@ MUTANTS: list[Mutant] = [
     bug("each micro-batch is a step", "accumulating teaches the books less", f"{EMA}._gather",
         "self.counts[i].index_add_", "self.counts[i].zero_().index_add_", "books in pieces"),
     bug("filler teaches", "repeated crops count twice", f"{EMA}.quantise",
-        "used * keep.to(rows)", "used", "books in pieces"),
+        "every * keep.to(rows)", "every", "books in pieces"),
     bug("every book for every sound", "low bit rates are never learnt", f"{EMA}.quantise",
         "code = used[:, None, None] * code", "code = 1 * code", "books drawn"),
     bug("commitment of books not used", "frames are drawn to codes that nobody hears",
@@ -53,4 +57,20 @@ MUTANTS: list[Mutant] = [
         "F.relu(margin(widen(one.scores)))", "margin(widen(one.scores))", "hinges"),
     bug("judges turned round", "real is called made", f"{WAVES}.hinge:judging",
         "_hinge(made, lambda x: 1 + x)", "_hinge(made, lambda x: 1 - x)", "hinges"),
+    bug("a loss's scale counts", "weights say nothing", f"{WAVES}.balance:Balance._even",
+        "return gradient / torch.maximum(lengths, known).clamp_min(_LITTLE)[:, None]",
+        "return gradient", "lengths"),
+    bug("one crop outweighs all", "steps go where the softest crop wants",
+        f"{WAVES}.balance:Balance._even", "torch.maximum(lengths, known)",
+        "known.expand_as(lengths)", "lengths"),
+    bug("filler is weighed", "lengths of crops that count for nothing",
+        f"{WAVES}.balance:Balance._even", "(lengths * keep).sum()",
+        "lengths.sum()", "moving lengths"),
+    bug("lengths of the last step", "weights jump with each batch",
+        f"{WAVES}.balance:Balance.settle", "lerp(found, 1 - self.decay)", "lerp(found, 1.0)",
+        "moving lengths"),
+    bug("judges sit always", "steps as long as ever", f"{WAVES}.duel:Duel.at",
+        "(past - 1) % self.asked.every == 0", "self.asked.every > 0", "sitting"),
+    bug("real and made exchanged", "judges learn to praise what is made", f"{WAVES}.duel:_halves",
+        "return first, rest", "return rest, first", "one pass"),
 ]  # fmt: skip

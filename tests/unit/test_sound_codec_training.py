@@ -55,11 +55,11 @@ MODEL = {
 JUDGES = {"windows": [128, 32], "width": 2, "after": 2}
 
 
-def recipe(data: Path, judges: Any = JUDGES, **asked: Any) -> Recipe:
+def recipe(data: Path, judges: Any = JUDGES, balance: float | None = None, **asked: Any) -> Recipe:
     usual = {"steps": 6, "batch_rows": 4, "save_every": 3, "validate_every": 50}
     return make_recipe(
         {
-            "objective": {"is": "sound-codec", "judges": judges},
+            "objective": {"is": "sound-codec", "judges": judges, "balance": balance},
             "data": {"path": str(data), "test": "[01]_*", "seconds": 0.1, "hold_out": 2},
             "model": MODEL,
             "optim": {"rate": 1e-3, "betas": [0.8, 0.99]},
@@ -143,12 +143,12 @@ def test_recordings_that_do_not_fit_into_memory_are_cut_from_their_files(data, m
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("runs") / "once"
-    return folder, train(recipe(data), folder, device="cpu").rows
+    return folder, train(recipe(data, balance=0.9), folder, device="cpu").rows
 
 
 def test_a_run_goes_on_exactly_where_it_stopped_judges_and_codebooks_too(run, data, tmp_path):
     once, rows = run
-    train(recipe(data, steps=3), tmp_path / "twice", device="cpu")
+    train(recipe(data, balance=0.9, steps=3), tmp_path / "twice", device="cpu")
     again = train(None, tmp_path / "twice", device="cpu", resume=True, overrides=["train.steps=6"])
     first, second = (read_tensors(folder) for folder in (once, tmp_path / "twice"))
     assert all(torch.equal(x, second[name]) for name, x in first.items())
@@ -158,6 +158,8 @@ def test_a_run_goes_on_exactly_where_it_stopped_judges_and_codebooks_too(run, da
     )
     assert one["weights"]
     assert one["optimizer"]["state"]
+    assert one["lengths"].all()  # of every loss
+    assert torch.equal(one["lengths"], other["lengths"])
     for name, x in one["weights"].items():
         assert torch.equal(x, other["weights"][name]), name
     assert again.rows[-2]["judging"] == rows[-2]["judging"]
@@ -308,6 +310,25 @@ def test_judges_are_heard_only_after_their_step(data):
         losses.append(objective.loss(model, batch)[0])
     assert torch.equal(losses[0], losses[1])
     assert losses[2][0] > losses[1][0]
+
+
+def test_gradients_found_at_the_wave_are_those_of_the_whole_loss(data):
+    objective = opened(data)
+    model: Any = af.build(objective.config(None), seed=0).train()
+    objective.meet(model, False)
+    assert objective.following is not None
+    for book in objective.following.books:
+        book.begun.fill_(1.0)
+    batch = objective.collate(objective.examples(0), np.arange(3), objective.frame())
+    objective.at(3)
+    assert objective.form
+    found = []
+    for learns in (True, False):
+        loss, _ = objective.loss(model.train(learns), batch)
+        found.append((loss, torch.autograd.grad(loss.sum(), list(model.parameters()))))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
 def test_it_learns_tones(data, tmp_path):

@@ -45,7 +45,8 @@ class Following:
     def forget(self) -> None:
         """The books are new: each begins at vectors of the first batch that it meets."""
         for book in self.books:
-            book.begun.zero_()
+            for tensor in (book.begun, book.sums, book.counts):
+                tensor.zero_()
 
     def quantise(
         self, z: Tensor, books: Tensor, keep: Tensor | None = None, learn: bool = True
@@ -62,15 +63,18 @@ class Following:
         rows = z.movedim(1, -1).to(self.sums.dtype)  # B F d
         left, total = rows, torch.zeros_like(rows)
         apart = torch.zeros_like(rows[:, 0, 0])
+        order = torch.arange(len(self.books), device=books.device)
+        every = (books > order[:, None]).to(rows)  # Q B
+        taught = every if keep is None else every * keep.to(rows)
+        places, met = self._draw(taught, rows.shape[1]) if learn else (None, None)
         for i, book in enumerate(self.books):
-            used = (books > i).to(rows)  # B
-            each = used if keep is None else used * keep.to(rows)
-            if learn:
-                self._meet(i, left.detach(), each)
+            used = every[i]
+            if places is not None and met is not None:
+                self._meet(i, left.detach(), places[i], met[i])
             ids = book.nearest(left.detach())
             code = book.look_up(ids).detach()
             if learn:
-                self._gather(i, left.detach(), ids, each)
+                self._gather(i, left.detach(), ids, taught[i])
             apart = apart + used * (left - code).square().mean((1, 2))
             code = used[:, None, None] * code
             total, left = total + code, left - code
@@ -79,20 +83,23 @@ class Following:
         return Quantised(through.movedim(-1, 1), apart / books.to(rows))
 
     @torch.no_grad()
-    def _meet(self, i: int, rows: Tensor, each: Tensor) -> None:
-        """Draw V of the vectors B F d; a book that has not begun begins at them."""
-        book, flat = self.books[i], rows.flatten(0, 1)
-        shares = each.repeat_interleave(rows.shape[1]).cumsum(0)  # N
-        met = shares[-1:] > 0
-        chance = torch.rand(len(book.vectors), device=rows.device, dtype=shares.dtype)
-        place = torch.searchsorted(shares, chance * shares[-1], right=True)
-        drawn = flat[place.clamp_max(len(flat) - 1)]
+    def _draw(self, taught: Tensor, frames: int) -> tuple[Tensor, Tensor]:
+        """For each book V of the N vectors that it meets, by chance, Q V; and whether it meets any,
+        Q 1. All books at once: each of them would take as many small kernels as they all do."""
+        shares = taught.repeat_interleave(frames, 1).cumsum(1)  # Q N
+        whole = shares[:, -1:]
+        chance = torch.rand(self.counts.shape, device=taught.device, dtype=shares.dtype)
+        places = torch.searchsorted(shares, chance * whole, right=True)
+        return places.clamp_max(shares.shape[1] - 1), whole > 0
+
+    @torch.no_grad()
+    def _meet(self, i: int, rows: Tensor, places: Tensor, met: Tensor) -> None:
+        """Take the vectors of B F d at `places`; a book that has not begun begins at them."""
+        book, drawn = self.books[i], rows.flatten(0, 1)[places]
         self.drawn[i] = torch.where(met, drawn, self.drawn[i])
-        new, begins = (book.begun < 0.5), met & (book.begun < 0.5)
+        begins = met & (book.begun < 0.5)
         book.vectors.copy_(torch.where(begins, drawn, book.vectors))
-        book.sums.copy_(torch.where(begins, 0 * drawn, book.sums))
-        book.counts.copy_(torch.where(begins, 0 * book.counts, book.counts))
-        book.begun.copy_(torch.where(new, met.to(book.begun), book.begun))
+        book.begun.copy_(torch.maximum(book.begun, met.to(book.begun)))
 
     @torch.no_grad()
     def _gather(self, i: int, rows: Tensor, ids: Tensor, each: Tensor) -> None:
@@ -109,18 +116,20 @@ class Following:
         dead, and begins anew at one of the vectors drawn (Zeghidour et al., 2021, section III-C). A
         book that the step did not use stays as it is.
         """
-        for i, book in enumerate(self.books):
-            count, used = self.counts[i], self.counts[i].sum() > 0
-            weight = (1 - decay) * used.to(count)
-            book.counts.lerp_(count, weight)
-            book.sums.lerp_(self.sums[i], weight)
-            least = restart * count.sum() / len(count)
-            dead = used & (book.counts < least)
-            book.sums.copy_(torch.where(dead[:, None], least * self.drawn[i], book.sums))
-            book.counts.copy_(torch.where(dead, least.expand_as(count), book.counts))
-            whole = book.counts.sum()
-            smooth = (book.counts + _LITTLE) / (whole + len(count) * _LITTLE) * whole
-            vectors = book.sums / smooth[:, None].clamp_min(1e-12)
-            book.vectors.copy_(torch.where(used, vectors, book.vectors))
-        self.counts.zero_()
+        books, count = self.books, self.counts  # Q V
+        used = count.sum(1, keepdim=True) > 0  # Q 1
+        weight = (1 - decay) * used.to(count)
+        counts = torch.stack([book.counts for book in books]).lerp(count, weight)
+        sums = torch.stack([book.sums for book in books]).lerp(self.sums, weight[..., None])
+        least = restart * count.mean(1, keepdim=True)
+        dead = used & (counts < least)
+        sums = torch.where(dead[..., None], least[..., None] * self.drawn, sums)
+        counts = torch.where(dead, least.expand_as(count), counts)
+        whole = counts.sum(1, keepdim=True)
+        smooth = (counts + _LITTLE) / (whole + count.shape[1] * _LITTLE) * whole
+        vectors = sums / smooth[..., None].clamp_min(1e-12)
+        vectors = torch.where(used[..., None], vectors, torch.stack([b.vectors for b in books]))
+        for name, found in (("counts", counts), ("sums", sums), ("vectors", vectors)):
+            torch._foreach_copy_([getattr(book, name) for book in books], list(found.unbind()))
+        count.zero_()
         self.sums.zero_()

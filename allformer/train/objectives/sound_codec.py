@@ -41,7 +41,7 @@ from allformer.train.waves.duel import Duel, Lost
 from allformer.train.waves.recordings import Crops, Recordings, drawn_crops, middle_crops
 from allformer.train.waves.spectral_loss import spectral_loss
 
-_SILENCE = 1e-5  # a mean square that counts as such
+_SOFT = 1e-4  # a mean square: what is softer counts for less, down to silence for nothing
 _SHOWN = 12  # recordings that the report lets one hear
 _PULLS = ("spectral", "wave", *Lost._fields)
 _FIRST = 32  # crops that a fresh codec is scaled by
@@ -366,7 +366,7 @@ def _heard(codec: Any, recordings: Recordings, number: int) -> Heard:
 def as_loud(made: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Waves B S, each divided by the root mean square of its real one: so soft recordings count as
     loud ones do, for every loss and for the judges."""
-    loud = real.square().mean(1, keepdim=True).clamp_min(_SILENCE).sqrt()
+    loud = real.square().mean(1, keepdim=True).clamp_min(_SOFT).sqrt()
     return made / loud, real / loud
 
 

@@ -8,7 +8,8 @@ What a loss weighs in training is how long its gradient is at the wave, and that
 formula, on the loudness of the recordings and on how far training is. Divided by its mean length,
 each weight says what it seems to say (Défossez et al., 2022, section 3.4). Lengths are means over
 crops, and moving ones over steps; a step divides by those of the steps before it, so that a batch
-cut in pieces is the whole one.
+cut in pieces is the whole one. A crop that pulls harder than the mean pulls as hard as that: one
+soft crop with a loud answer would else outweigh all others of its batch.
 
 Legend: B crops, S samples, L losses.
 """
@@ -36,7 +37,7 @@ class Balance:
     @torch.no_grad()
     def joined(self, given: Mapping[str, tuple[float, Tensor]], keep: Tensor) -> Tensor:
         """The sum B S of gradients B S by their weights, each of which is a loss's of its own crop;
-        with a `decay`, divided by their lengths."""
+        with a `decay`, divided by their mean lengths, or their own where these are longer."""
         total = torch.zeros_like(next(iter(given.values()))[1])
         for name, (weight, gradient) in given.items():
             total = total + weight * self._even(self.names.index(name), gradient, keep)
@@ -45,11 +46,12 @@ class Balance:
     def _even(self, i: int, gradient: Tensor, keep: Tensor) -> Tensor:
         if self.decay is None:
             return gradient
-        length, count = (gradient.norm(dim=1) * keep).sum(), keep.sum()
-        self._sums[i] += length
+        lengths, count = gradient.norm(dim=1), keep.sum()
+        total = (lengths * keep).sum()
+        self._sums[i] += total
         self._counts[i] += count
-        known = self.lengths[i]
-        return gradient / torch.where(known > 0, known, length / count).clamp_min(_LITTLE)
+        known = torch.where(self.lengths[i] > 0, self.lengths[i], total / count)
+        return gradient / torch.maximum(lengths, known).clamp_min(_LITTLE)[:, None]
 
     @torch.no_grad()
     def settle(self) -> None:
