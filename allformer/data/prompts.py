@@ -24,6 +24,7 @@ class Asked(NamedTuple):
     messages: list[Message]
     tools: list[Any] | None = None
     text: str | None = None
+    answer: str = ""  # that the data has, of which nothing is learnt
 
     @property
     def question(self) -> str:
@@ -38,7 +39,8 @@ def read_prompt(record: Record) -> Asked:
     """`read_prompt({"instruction": "Add 1 and 2.", "output": "3"}).question` → "Add 1 and 2."."""
     if is_pair(record):
         pair = read_pair(record)
-        return Asked(pair.chosen.messages[: pair.shared], pair.chosen.tools)
+        messages, tools = pair.chosen
+        return _cut(messages, pair.shared, tools)
     shape = prompt_shape(record)
     if shape == TEXT:
         if not isinstance(record[TEXT], str) or not record[TEXT].strip():
@@ -48,7 +50,12 @@ def read_prompt(record: Record) -> Asked:
     last = max((i for i, m in enumerate(messages) if m["role"] != ANSWER), default=-1)
     if last < 0 or messages[0]["role"] == ANSWER:
         raise DataError("nobody asks anything: there is no message of a user before the answer")
-    return Asked(messages[: last + 1], tools)
+    return _cut(messages, last + 1, tools)
+
+
+def _cut(messages: list[Message], shared: int, tools: list[Any] | None) -> Asked:
+    said = "\n".join(m["content"] for m in messages[shared:] if m["role"] == ANSWER)
+    return Asked(messages[:shared], tools, None, said)
 
 
 def prompt_shape(record: Record) -> str:

@@ -112,6 +112,7 @@ def test_a_prompt_is_read_whatever_its_shape(shape):
     asked = read_prompt(SHAPES[shape])
     assert asked.messages == [USER]
     assert asked.question == ASKED
+    assert asked.answer == ("An animal." if "An animal." in json.dumps(SHAPES[shape]) else "")
     assert prompt_shape(SHAPES[shape])
 
 

@@ -37,6 +37,7 @@ class EncodePrompts:
         return {
             "ids": self._ids([row.asked for row in rows]),
             "question": [row.asked.question for row in rows],
+            "answer": [row.asked.answer for row in rows],
             "messages": [json.dumps(row.asked.messages, ensure_ascii=False) for row in rows],
             "record": [json.dumps(dict(x.record), ensure_ascii=False, default=str) for x in rows],
             "fault": [row.fault for row in rows],

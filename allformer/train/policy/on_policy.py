@@ -413,16 +413,18 @@ class OnPolicy(Compared):
         return Samples(chosen.tolist(), prompts, [[] for _ in chosen], most)
 
     def predictions(self, model: Any, examples: Any, count: int = 50) -> Any:
-        """Held-out prompts: the answers of before and of now, and what the rewards make of them."""
+        """Held-out prompts: the answers of before and of now, what the rewards make of them, and
+        the data's own where it has one."""
         found = super().predictions(model, examples.table, count)
         where = self.samples(model).rows
         rows = [self._rewarded(row, i) for row, i in zip(found.rows, where, strict=True)]
         return replace(found, rows=tuple(rows))
 
     def _rewarded(self, shown: Prediction, row: int) -> Prediction:
+        table = self._tables["validation"]
+        shown = replace(shown, wanted=table["answer"][row])
         if shown.before is None or self.rewards.judges is None:
             return shown
-        table = self._tables["validation"]
         asked = shown.input, json.loads(table["messages"][row]), json.loads(table["record"][row])
         both = [
             Answered(asked[0], text, asked[1], asked[2], tuple(self.pieces.encode(text)))
