@@ -224,6 +224,7 @@ def check_draws():
     assert set(one.ended) == {True, False}
     cold = Sampling(length=6, temperature=1e-3)  # chance has no say: each as if it were alone
     both = draw_answers(model, prompts, cold, ends=[], seed=5).answers
+    assert [len(answer) for answer in both] == [6, 6]  # nothing ends them
     for prompt, answer in zip(prompts, both, strict=True):
         alone = draw_answers(model, [prompt], cold, ends=[], seed=5).answers[0]
         assert alone.tolist() == answer.tolist()

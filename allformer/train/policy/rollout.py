@@ -143,7 +143,7 @@ def draw_answers(
             top_p=sampling.top_p,
             max_new_tokens=sampling.length,
             num_return_sequences=copies,
-            eos_token_id=list(ends) or None,
+            eos_token_id=list(ends) or -1,  # −1: nothing ends it
             pad_token_id=fill,
             generator=torch.Generator(device).manual_seed(seed),
             dtype=dtype,
