@@ -36,6 +36,7 @@ from tests.mutants import (
     masks,
     mutants,
     policy,
+    ppo,
     preferences,
     quantised,
     reformer,
@@ -92,6 +93,7 @@ ROOMS = (
     adapters,
     preferences,
     policy,
+    ppo,
 )  # fmt: skip
 KILLERS = {name: check for room in ROOMS for name, check in room.KILLERS.items()}
 MUTANTS = [mutant for room in ROOMS for mutant in room.MUTANTS]

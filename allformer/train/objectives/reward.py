@@ -86,7 +86,7 @@ class Reward(Preferred):
         room, data = tree.decoder.longest, self.recipe.data
         if room is not None and room < data.max_length:
             self.recipe = replace(self.recipe, data=replace(data, max_length=room))
-        if _gives_one_number(tree.head):
+        if gives_one_number(tree.head):
             return tree
         if (head := getattr(asked, "head", None)) is not None:
             raise ConfigError(
@@ -198,5 +198,6 @@ class Reward(Preferred):
         return text
 
 
-def _gives_one_number(head: Any) -> bool:
+def gives_one_number(head: Any) -> bool:
+    """Whether a head is a reward model's."""
     return isinstance(head, ClassHead) and head.at == "last" and len(head.labels) == 1

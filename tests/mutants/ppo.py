@@ -1,0 +1,66 @@
+"""Planted bugs of PPO: what a token earns, what it was worth, how far policy and value may go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.mutants.mutants import Mutant, bug
+from tests.unit import test_ppo_parts as parts
+
+KILLERS: dict[str, Callable[[], None]] = {
+    "advantages": parts.check_advantages,
+    "whitening": parts.check_whitening,
+    "estimates of divergence": parts.check_estimators,
+    "the price of divergence": parts.check_control,
+    "what tokens earn": parts.check_token_rewards,
+    "answers without an end": parts.check_no_end,
+    "clipped policy": parts.check_policy_loss,
+    "clipped values": parts.check_value_loss,
+    "a head on the body": parts.check_shared_body,
+}
+GAE, KL = "allformer.train.policy.gae", "allformer.train.policy.kl_control"
+PPO, CRITIC = "allformer.train.policy.ppo", "allformer.train.policy.critic:Critic"
+
+MUTANTS: list[Mutant] = [
+    bug("the value of now for the next one's", "no credit for what follows", f"{GAE}:advantages",
+        "values[:, 1:], (0, 1)", "values[:, :-1], (0, 1)", "advantages"),
+    bug("advantages forgotten at once", "the score reaches the last token alone",
+        f"{GAE}:advantages", "gamma * lam * later", "gamma * lam", "advantages"),
+    bug("advantages not discounted", "as if γ were 1", f"{GAE}:advantages",
+        "+ gamma * lam * later", "+ lam * later", "advantages"),
+    bug("values behind the end", "padding is worth something", f"{GAE}:advantages",
+        "(torch.where(keep, x, 0.0) for x in (rewards, values))", "(rewards, values)",
+        "advantages"),
+    bug("whitened with the padding", "short answers move all others", f"{GAE}:whiten",
+        "count = keep.sum()", "count = torch.tensor(keep.numel())", "whitening"),
+    bug("whitened without a root", "advantages of an odd size", f"{GAE}:whiten",
+        "torch.rsqrt(variance + _EPS)", "1 / (variance + _EPS)", "whitening"),
+    bug("k3 the other way round", "another divergence", f"{KL}:estimate",
+        "away = reference - logps", "away = logps - reference", "estimates of divergence"),
+    bug("k3 without its control", "what is paid is wrong in the mean", f"{KL}:estimate",
+        "away.expm1() - away", "away.expm1()", "estimates of divergence"),
+    bug("cheaper when too far", "the policy runs away", f"{KL}:Adaptive.next",
+        "kl / self.target - 1", "1 - kl / self.target", "the price of divergence"),
+    bug("an error without a bound", "one odd rollout sets the price", f"{KL}:Adaptive.next",
+        "min(max(kl / self.target - 1, -_MOST), _MOST)", "(kl / self.target - 1)",
+        "the price of divergence"),
+    bug("divergence is earned", "the policy flees its reference", f"{PPO}:token_rewards",
+        "-coef * kl", "coef * kl", "what tokens earn"),
+    bug("the score one token late", "it is lost with the longest answer", f"{PPO}:token_rewards",
+        "counts - 1, kl.shape[1]", "counts % kl.shape[1], kl.shape[1]", "what tokens earn"),
+    bug("ended answers are punished", "answers grow to the limit", f"{PPO}:ended_scores",
+        "(~ended)", "ended", "answers without an end"),
+    bug("the larger of both gains", "clipping holds nothing back", f"{PPO}:policy_losses",
+        "torch.minimum(", "torch.maximum(", "clipped policy"),
+    bug("the ratio upside down", "what was good becomes rarer", f"{PPO}:policy_losses",
+        "(logps - drawn).exp()", "(drawn - logps).exp()", "clipped policy"),
+    bug("the smaller of both losses", "values run away", f"{PPO}:value_losses",
+        "torch.maximum(plain", "torch.minimum(plain", "clipped values"),
+    bug("values clipped around the return", "clipping moves them", f"{PPO}:value_losses",
+        "near = before + (values - before)", "near = returns + (values - returns)",
+        "clipped values"),
+    bug("the body hears all of the value", "it forgets to speak", f"{CRITIC}.learn",
+        "return self.asked.teaches * body", "return body", "a head on the body"),
+    bug("the value at the policy's rate", "it knows nothing for long", f"{CRITIC}.step",
+        "rate * self.asked.rate", "rate", "a head on the body"),
+]  # fmt: skip
