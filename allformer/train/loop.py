@@ -485,6 +485,7 @@ class Job:
         self.model = self.ranks.whole(self.model).eval()
         if self.ranks.main:
             save_run(self.run, self.model, self.tokenizer, self._base())
+            self.objective.finish(self.run)
             self._keep_predictions()
         self.ranks.wait()
         self.say(f"done in {clock(self.seconds)}: {told_figures(row)} ({which}), in {self.run}")

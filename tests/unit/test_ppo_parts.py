@@ -18,12 +18,13 @@ from allformer.train.policy.critic import Critic
 from allformer.train.policy.gae import advantages, whiten
 from allformer.train.policy.kl_control import Adaptive, Control, Fixed, estimate
 from allformer.train.policy.ppo import (
-    clipped,
+    Experience,
+    appraised,
     ended_scores,
-    policy_losses,
     token_rewards,
     value_losses,
 )
+from allformer.train.policy.ratio import clipped, clipped_loss, ratios
 from allformer.train.policy.value_head import HEAD, MODEL, OfItsOwn, OnBody, Value, ValueHead
 from allformer.train.preferences.said import lay_said, said_states
 from allformer.train.sections.model import CheckpointModel
@@ -130,25 +131,46 @@ def test_the_score_is_earned_by_the_last_token_and_divergence_is_paid_by_each():
 def check_no_end() -> None:
     scores, ended = wide([1, 2, 3]), torch.tensor([True, False, True])
     torch.testing.assert_close(ended_scores(scores, ended, 1.5), wide([1, 0.5, 3]))
-    assert ended_scores(scores, ended, None) is scores
+    assert torch.equal(ended_scores(scores, ended, 0.0), scores)
 
 
 def test_an_answer_without_an_end_scores_less():
     check_no_end()
 
 
+def check_appraised() -> None:
+    """Two answers of 2 and 1 tokens, γ = λ = 1: a token is worth what the answer earns from there
+    on, whatever was expected. Scores 4 and 3 − 1 (no end), a nat costs 0.5."""
+    kl, keep = wide([1, 2], [4, 9]), torch.tensor([[True, True], [True, False]])
+    ended, counts = torch.tensor([True, False]), torch.tensor([2, 1])
+    expected = wide([1, 0.5], [2, 0])
+    drawn = Experience(kl, expected, wide([4, 3]), ended, counts)
+    found = appraised(drawn, coef=0.5, gamma=1.0, lam=1.0, no_end=1.0)
+    torch.testing.assert_close(found.returns, wide([2.5, 3], [0, 0]))
+    torch.testing.assert_close(found.earned, wide([2.5, 0]))
+    torch.testing.assert_close(found.advantages, whiten(wide([1.5, 2.5], [-2, 0]), keep))
+    even = appraised(drawn, coef=0.5, gamma=1.0, lam=1.0, no_end=1.0, whiten_rewards=True)
+    earned = whiten(wide([-0.5, 3], [0, 0]), keep, shift=False)
+    torch.testing.assert_close(even.returns[0], torch.stack([earned[0].sum(), earned[0, 1]]))
+    torch.testing.assert_close(even.earned, found.earned)
+
+
+def test_a_rollout_is_appraised_token_by_token():
+    check_appraised()
+
+
 def check_policy_loss() -> None:
     """Ratios 1, 1.5, 0.5, 1.5, 0.5 under advantages of either sign; only what goes on in the wrong
     direction, or has not gone far enough yet, has a gradient."""
-    ratios = wide([1, 1.5, 0.5, 1.5, 0.5])
-    gains = wide([2, 2, 2, -2, -2])
-    logps = (ratios.log() - 1).requires_grad_(True)
-    drawn = torch.full_like(logps, -1.0)
-    each = policy_losses(logps, drawn, gains, clip=0.2)
-    torch.testing.assert_close(each, wide([-2, -2.4, -1, 3, 1.6]))
+    moved = wide([1, 1.5, 0.5, 1.5, 0.5])[None]
+    gains, mask = wide([2, 2, 2, -2, -2])[None], torch.ones(1, 5, dtype=torch.bool)
+    logps = (moved.log() - 1).requires_grad_(True)
+    ratio = ratios(logps, torch.full_like(logps, -1.0), mask)
+    each = clipped_loss(ratio, gains, 0.2, 0.2)
+    torch.testing.assert_close(each, wide([-2, -2.4, -1, 3, 1.6])[None])
     each.sum().backward()
-    torch.testing.assert_close(logps.grad, wide([-2, 0, -1, 3, 0]))
-    assert clipped(logps, drawn, gains, 0.2).tolist() == [False, True, False, False, True]
+    torch.testing.assert_close(logps.grad, wide([-2, 0, -1, 3, 0])[None])
+    assert clipped(ratio, gains, 0.2, 0.2).tolist() == [[False, True, False, False, True]]
 
 
 def test_the_policy_learns_nothing_more_of_a_token_that_has_moved_far_enough():

@@ -142,6 +142,10 @@ class Objective(ABC, Generic[E, B]):
     def leave(self, run: Path) -> None:
         """Write what the tasks need beside weights and tokeniser: how images are prepared."""
 
+    def finish(self, run: Path) -> None:
+        """Training has ended and the run is written: keep what has learnt beside the model, where
+        that is asked for."""
+
     # --- batches and losses -----------------------------------------------------------------------
 
     def frame(self) -> Frame | None:

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.config import ClassHead, DecoderOnly
+from allformer.config import DecoderOnly
 from allformer.core.loss import IGNORE
 from allformer.data.batches import token_batches
 from allformer.data.table import Table
@@ -33,7 +33,7 @@ from allformer.train.objectives.objective import Objective, register
 from allformer.train.predictions import Prediction, Predictions, calibrated
 from allformer.train.preferences.preferred import Preferred, gap_figures, half_ties, in_pairs
 from allformer.train.preferences.said import without_dropout
-from allformer.train.sections.head import PROBLEMS, Classes
+from allformer.train.sections.head import gives_one_number, one_number
 from allformer.train.sections.section import NotNegative
 from allformer.train.shown_batch import ShownRow, shown_rows
 from allformer.train.supervised.packed import Texts, pack_texts
@@ -93,8 +93,7 @@ class Reward(Preferred):
                 f"model.head.kind={head.named} is not what objective={self.name!r} learns; "
                 f"leave model.head out"
             )
-        tree = Classes((LABEL,), "regression", 0.0).put(tree)
-        return replace(tree, head=replace(tree.head, problem=PROBLEMS["regression"]))
+        return one_number(tree, LABEL)
 
     def generation(self, config: Any) -> Any:
         """Nothing is written."""
@@ -196,8 +195,3 @@ class Reward(Preferred):
         ids, learnt = examples["ids"][row], examples["learnt"][row]
         text: str = self.pieces.decode(ids[learnt > 0].tolist())
         return text
-
-
-def gives_one_number(head: Any) -> bool:
-    """Whether a head is a reward model's."""
-    return isinstance(head, ClassHead) and head.at == "last" and len(head.labels) == 1

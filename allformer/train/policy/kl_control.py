@@ -3,11 +3,8 @@
     objective: {is: ppo, kl: {is: fixed, coef: 0.05}}
     objective: {is: ppo, kl: {is: adaptive, coef: 0.2, target: 6, horizon: 10000}}
 
-Of a token that was drawn with log π, where the reference says log π_ref (Schulman, 2020,
-"Approximating KL divergence"; d = log π_ref − log π):
-
-    k1   −d                 right in the mean, of either sign
-    k3   e^d − 1 − d        right in the mean, never negative, and steadier
+A token's divergence is estimated from its own likelihoods alone (`ratio`): `k1` is what the price
+in Ziegler et al. (2019) is of, `k3` is never negative, and steadier.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from typing import Annotated
 
 from torch import Tensor
 
+from allformer.train.policy.ratio import k1, k3
 from allformer.train.sections.section import NotNegative, Section, one_of, positive
 
 K1, K3 = "k1", "k3"
@@ -25,8 +23,7 @@ _MOST = 0.2  # a single step's error, Ziegler et al. (2019), section 2.2
 
 def estimate(logps: Tensor, reference: Tensor, kind: str = K1) -> Tensor:
     """KL(π ‖ π_ref) by the tokens that were drawn: `estimate(logps, reference, "k3")`."""
-    away = reference - logps
-    return -away if kind == K1 else away.expm1() - away
+    return k1(logps, reference) if kind == K1 else k3(logps, reference)
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Adaptive(Control, named="adaptive"):
     are nearer: Ziegler et al. (2019), section 2.2. `horizon` answers at an error of 1 would double
     the price; an error counts as 0.2 at most."""
 
-    coef: NotNegative = 0.2
+    coef: Annotated[float, positive("0.2")] = 0.2
     target: Annotated[float, positive("6.0")] = 6.0
     horizon: Annotated[int, positive("10000")] = 10_000
 

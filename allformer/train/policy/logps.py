@@ -57,6 +57,11 @@ def on_grid(said: Said, tokens: Tensor) -> Tensor:
     return tokens.new_zeros(rows * said.width).index_copy(0, said.cells, tokens).view(rows, -1)
 
 
+def off_grid(said: Said, grid: Tensor) -> Tensor:
+    """What each token has: R W → M."""
+    return grid.flatten().index_select(0, said.cells)
+
+
 def grid_mask(said: Said) -> Tensor:
     """Where there is a token, R W."""
     return torch.arange(said.width, device=said.counts.device) < said.counts[:, None]

@@ -388,7 +388,7 @@ class OnPolicy(Compared):
         its parts, `kl` (of each token, over the whole vocabulary), `length`, and `cut`, how many
         answers had no end. The loss is β kl − reward: what is sought, the other way round."""
         if self.policy is None:  # a run that has ended is looked at
-            self.meet(model, False)
+            OnPolicy.meet(self, model, False)  # nothing learns beside it
         batch = self.ready(batch)
         rollout: Rollout = batch.rollout
         found = {"reward": rollout.score.double()}

@@ -9,7 +9,7 @@ Legend: M tokens that are said; a value stands where its token is not yet said.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -21,9 +21,8 @@ from allformer.checkpoint.weights import put_weights, read_tensors, save_weights
 from allformer.core.linear import Linear
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
-from allformer.train.objectives.reward import gives_one_number
 from allformer.train.preferences.said import Said, said_states
-from allformer.train.sections.head import PROBLEMS, Classes
+from allformer.train.sections.head import gives_one_number, one_number
 from allformer.train.sections.model import CheckpointModel
 from allformer.train.sections.section import NotNegative, Section, positive
 from allformer.train.weights import begin
@@ -138,8 +137,7 @@ class OfItsOwn(Value, named="model"):
                 f"{policy.config.decoder.source.vocab:,}; give one with the policy's tokeniser"
             )
         if not gives_one_number(tree.head):
-            tree = Classes((LABEL,), "regression", 0.0).put(tree)
-            tree = replace(tree, head=replace(tree.head, problem=PROBLEMS["regression"]))
+            tree = one_number(tree, LABEL)
         found = begin(start, tree, policy.device, say)
         if found.fresh:
             nn.init.zeros_(found.model.head.out.weight)

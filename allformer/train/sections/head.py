@@ -138,3 +138,14 @@ def _unpooled(tree: Any) -> Any:
 
 def _labels(labels: tuple[str, ...]) -> tuple[str, ...]:
     return labels or ("?",)  # the objective finds them in the data
+
+
+def gives_one_number(head: Any) -> bool:
+    """Whether a head is a reward model's."""
+    return isinstance(head, ClassHead) and head.at == "last" and len(head.labels) == 1
+
+
+def one_number(tree: Any, label: str) -> Any:
+    """A decoder's tree with a head that gives one number, from its last token."""
+    tree = Classes((label,), "regression", 0.0).put(tree)
+    return replace(tree, head=replace(tree.head, problem=PROBLEMS["regression"]))

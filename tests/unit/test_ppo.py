@@ -1,0 +1,165 @@
+"""PPO as an objective: rollouts become experience, policy and value learn from it, runs resume."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import allformer as af
+from allformer.checkpoint.run import save_run
+from allformer.checkpoint.weights import read_tensors
+from allformer.config import Attention, Block, DecoderOnly, Feed, Learned, Stack, Tokens, repeat
+from allformer.errors import ConfigError
+from allformer.text.load import load_tokenizer
+from allformer.text.tokenizer import train_tokenizer
+from allformer.train.loop import train
+from allformer.train.objectives.ppo import Ppo
+from allformer.train.policy.on_policy import PolicyBatch
+from allformer.train.policy.value_head import HEAD, MODEL
+from allformer.train.recipe import make_recipe
+
+LETTERS = "abcdefgh"
+PROMPTS = [{"text": LETTERS[i % 8] + LETTERS[(3 * i) % 8]} for i in range(24)]
+
+
+def vowels(completions, **more):
+    """Of each answer the share of a and e, twice."""
+    return [2.0 * sum(c in "ae" for c in text) / max(1, len(text)) for text in completions]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    """A decoder that writes letters as they come, with its tokeniser."""
+    path = tmp_path_factory.mktemp("base")
+    tokenizer = train_tokenizer([LETTERS] * 4, "char", 20)
+    ids = tokenizer.special_ids
+    tokens = Tokens(tokenizer.vocab_size, bos_id=ids.get("bos"), eos_id=ids.get("eos"))
+    block = Block(Attention(2), Feed(32, act="gelu"), norm_at="pre")
+    stack = Stack(16, tokens, Learned(32), repeat(block, 1), causal=True)
+    save_run(path, af.build(DecoderOnly(stack), seed=0), tokenizer)
+    return path
+
+
+def recipe(base: Path, options: dict | None = None, **more):
+    return make_recipe(
+        {
+            "objective": {
+                "is": "ppo", "rewards": [f"{__file__}:vowels"], "prompts": 12, "iterations": 2,
+                "minibatches": 2, "sampling": {"length": 6}, **(options or {}),
+            },
+            "data": {"max_length": 8},
+            "model": {"checkpoint": str(base)},
+            "optim": {"rate": 1e-2},
+            "schedule": {"kind": "constant", "warmup": 0},
+            "train": {"steps": 24, "save_every": 100, "validate_every": 100, "average": 1,
+                      **more.pop("train", {})},
+            "log": {"every": 4, "tensorboard": False},
+            **more,
+        }
+    )  # fmt: skip
+
+
+def trained(asked, run: Path, **more):
+    return train(asked, run, device="cpu", corpus=(PROMPTS[:18], PROMPTS[18:]), **more)
+
+
+def test_ppo_learns_what_is_rewarded_within_a_bound(base, tmp_path):
+    result = trained(recipe(base), tmp_path / "run")
+    first, last = (row for row in result.rows if "validation_reward" in row)
+    assert last["validation_reward"] > first["validation_reward"] + 0.4
+    logged = result.rows[-2]
+    assert {"reward", "kl", "kl_answer", "kl_coef", "entropy", "clipped", "value_loss"} <= {*logged}
+    assert not (tmp_path / "run" / HEAD).exists()
+    assert af.load(tmp_path / "run").config == af.load(base).config  # plain, without a value
+    dear = {"kl": {"coef": 5.0}}
+    near = trained(recipe(base, dear, train={"steps": 12}), tmp_path / "near").rows[-1]
+    assert near["validation_kl"] < last["validation_kl"] / 2
+
+
+def test_a_resumed_run_has_the_value_the_price_and_the_rollout_of_before(base, tmp_path):
+    kl = {"is": "adaptive", "coef": 0.1, "target": 0.01, "horizon": 100}
+    asked = {"kl": kl, "value": {"keep": True}, "no_end": 0.5, "entropy": 0.01}
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    rows = trained(recipe(base, asked, train={"steps": 10}), whole).rows
+    assert len({row["kl_coef"] for row in rows if "kl_coef" in row}) > 1
+    trained(recipe(base, asked, train={"steps": 6}), half)  # in the midst of a rollout of four
+    trained(None, half, resume=True, overrides=["train.steps=10"])
+    for name in ("model.safetensors", HEAD):
+        one, other = (read_tensors(path / name) for path in (whole, half))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one), name
+
+
+def test_an_adapter_learns_beside_a_value_of_its_own(base, tmp_path):
+    asked = recipe(
+        base,
+        {"value": {"is": "model", "keep": True}},
+        tune={"is": "lora", "rank": 2, "targets": ["q", "v"]},
+        train={"steps": 4},
+    )
+    run = tmp_path / "run"
+    trained(asked, run)
+    assert (run / "adapter_model.safetensors").exists()
+    value = af.load(run / MODEL)
+    assert value(input_ids=torch.tensor([[5, 6]])).logits.shape == (1, 1)
+    assert value.head.out.weight.abs().sum() > 0
+
+
+# --- one rollout, by hand -------------------------------------------------------------------------
+
+
+def met(base: Path, **options) -> tuple[Ppo, PolicyBatch]:
+    """An objective that has met its model, and a whole rollout of it."""
+    objective = Ppo(recipe(base, {"minibatches": 1, **options}))
+    objective.open((PROMPTS[:12], PROMPTS[12:]))
+    model = af.load(base)
+    objective.encode(objective.tokenizer(load_tokenizer(base)), lambda line: None)
+    objective.meet(model, False)
+    examples = objective.examples(0)
+    batch = objective.collate(examples, np.arange(12))
+    return objective, objective.onto(batch, "cpu")
+
+
+def test_before_anything_is_learnt_divergence_is_nothing_and_the_gradient_is_the_policys(base):
+    objective, batch = met(base, value={"weight": 0.0})
+    rollout, model = batch.rollout, objective.policy
+    torch.testing.assert_close(rollout.logps, rollout.reference)
+    torch.testing.assert_close(rollout.more["earned"], rollout.score)
+    loss, plain = objective.loss(model, batch)
+    loss.backward()
+    got = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad(set_to_none=True)
+    total = torch.zeros(())
+    for row, (ids, learnt) in enumerate(rollout.rows):
+        logits = model(input_ids=torch.from_numpy(ids)[None]).logits[0, :-1]
+        logp = logits.log_softmax(-1)[range(len(ids) - 1), ids[1:]][learnt[1:] > 0]
+        torch.testing.assert_close(logp, rollout.logps[row, : len(logp)], atol=1e-5, rtol=0)
+        total = total - (rollout.more["advantages"][row, : len(logp)] * logp).sum()
+    total.backward()
+    wanted = [p.grad for p in model.parameters() if p.grad is not None]
+    torch.testing.assert_close(got, wanted, atol=2e-5, rtol=1e-4)
+    tokens = sum(int(learnt.sum()) for _, learnt in rollout.rows)
+    assert float(plain) == pytest.approx(-float(rollout.score.mean()) * tokens, rel=1e-5)
+
+
+def test_openness_is_earned(base):
+    objective, batch = met(base, value={"weight": 0.0})
+    plain, _ = objective.loss(objective.policy, batch)
+    objective.recipe = recipe(base, {"minibatches": 1, "entropy": 0.5, "value": {"weight": 0.0}})
+    open_, _ = objective.loss(objective.policy, batch)
+    entropy = objective.say(batch.rollout, objective.policy).entropy.sum()
+    assert (plain - open_).item() == pytest.approx(0.5 * float(entropy), rel=1e-4)
+
+
+def test_what_ppo_cannot_do_is_refused(base):
+    with pytest.raises(ConfigError, match=r"objective.gamma=1.5 must be in 0 … 1"):
+        recipe(base, {"gamma": 1.5})
+    with pytest.raises(ConfigError, match=r"objective.value.weight belongs to head, not to model"):
+        recipe(base, {"value": {"is": "model", "weight": 1.0}})
+    with pytest.raises(ConfigError, match=r"is='fixd' is not a choice; did you mean fixed"):
+        recipe(base, {"kl": {"is": "fixd"}})
+    assert math.isclose(recipe(base, {"kl": {"is": "adaptive"}}).options.kl.target, 6.0)
