@@ -72,7 +72,7 @@ def test_ppo_learns_what_is_rewarded_within_a_bound(base, tmp_path):
     first, last = (row for row in result.rows if "validation_reward" in row)
     assert last["validation_reward"] > first["validation_reward"] + 0.4
     logged = result.rows[-2]
-    assert {"reward", "kl", "kl_answer", "kl_coef", "entropy", "clipped", "value_loss"} <= {*logged}
+    assert {"reward", "kl", "kl_answer", "kl_coef", "entropy", "clipped", "explained"} <= {*logged}
     assert not (tmp_path / "run" / HEAD).exists()
     assert af.load(tmp_path / "run").config == af.load(base).config  # plain, without a value
     dear = {"kl": {"coef": 5.0}}

@@ -21,6 +21,7 @@ from allformer.train.policy.ppo import (
     Experience,
     appraised,
     ended_scores,
+    explained,
     token_rewards,
     value_losses,
 )
@@ -192,6 +193,15 @@ def check_value_loss() -> None:
 
 def test_a_value_that_has_moved_far_enough_learns_no_more():
     check_value_loss()
+
+
+def test_what_a_value_explains_is_the_share_of_the_variance():
+    """Returns 1, 3, 5, 7, 9 (variance 8); missed by −1, 1, −1, 1, 0 (variance 0.8); one cell is
+    no token."""
+    returns = wide([1, 3, 5], [7, 9, 100])
+    values = returns - wide([-1, 1, -1], [1, 0, 50])
+    assert float(explained(values, returns, KEEP)) == pytest.approx(0.9)
+    assert float(explained(torch.zeros(2, 3).double(), returns, KEEP)) == 0.0
 
 
 # --- the value ------------------------------------------------------------------------------------

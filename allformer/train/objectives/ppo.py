@@ -32,7 +32,7 @@ from allformer.train.policy.kl_control import Control, Fixed, estimate
 from allformer.train.policy.logps import grid_mask, off_grid, on_grid, state_logps
 from allformer.train.policy.on_policy import OnPolicy
 from allformer.train.policy.options import PolicyOptions
-from allformer.train.policy.ppo import Experience, appraised
+from allformer.train.policy.ppo import Experience, appraised, explained
 from allformer.train.policy.ratio import clipped, clipped_loss, ratios, token_mean
 from allformer.train.policy.rollout import Rollout
 from allformer.train.policy.value_head import OnBody, Value
@@ -109,6 +109,7 @@ class Ppo(OnPolicy):
             no_end=options.no_end,
             whiten_rewards=options.whiten_rewards,
         )
+        self.running.add(explained=explained(values, found.returns, grid_mask(said)))
         self._follow(kl, grid_mask(said))
         more = {"values": values, **found._asdict()}
         return replace(rollout, logps=logps, reference=reference, more=more)
