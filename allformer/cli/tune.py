@@ -30,7 +30,8 @@ def tune(
     task: Annotated[
         str,
         typer.Option(
-            help="sft, classify, tag, answer, embed, translate, summarise, reward, dpo, kto, grpo."
+            help="sft, classify, tag, answer, embed, translate, summarise, reward, dpo, kto, grpo "
+            "or ppo."
         ),
     ],
     method: Annotated[
@@ -53,7 +54,7 @@ def tune(
     ] = None,
     reward: Annotated[
         list[str] | None,
-        typer.Option(help="Of grpo: file.py:function, a run (DIR, DIR:label), or command:…"),
+        typer.Option(help="Of grpo, ppo: file.py:function, a run (DIR, DIR:label), or command:…"),
     ] = None,
     source: Annotated[str | None, typer.Option(help="Of translate: the language read.")] = None,
     target: Annotated[str | None, typer.Option(help="Of translate: the language said.")] = None,

@@ -84,7 +84,7 @@ def _says_words(model: config.Model, history: Rows) -> bool:
 
 def _compares(history: Rows) -> bool:
     """Whether answers were compared or judged, which is done without dropout: `dpo`, `kto`,
-    `reward`, `grpo`."""
+    `reward`, `grpo`, `ppo`."""
     return any(rows_to_points(history, key) for key in ("preference_accuracy", "reward"))
 
 

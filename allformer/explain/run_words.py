@@ -24,6 +24,10 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
         "A Transformer learned from rewards for its own answers",
         "一个 Transformer 从自己回答所得的奖励中学习",
     ),
+    "title.ppo": (
+        "A Transformer learned from rewards for its own answers, and what to expect of them",
+        "一个 Transformer 从自己回答所得的奖励中学习，也学会了预期奖励",
+    ),
     "title.reward": (
         "A Transformer learned to score answers",
         "一个 Transformer 学会了给回答打分",

@@ -73,4 +73,5 @@ TASKS: Mapping[str, Task] = {
     "dpo": Task("dpo", "the better of two answers", **_LONG, epochs=1, slow=0.1),
     "kto": Task("kto", "answers that somebody found good or bad", **_LONG, epochs=1, slow=0.1),
     "grpo": Task("grpo", "its own answers, by rewards: the better ones of a group", **_OWN),
+    "ppo": Task("ppo", "its own answers, by rewards: what was better than expected", **_OWN),
 }  # fmt: skip

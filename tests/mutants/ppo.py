@@ -70,5 +70,5 @@ MUTANTS: list[Mutant] = [
     bug("the body hears all of the value", "it forgets to speak", f"{CRITIC}.learn",
         "return self.asked.teaches * body", "return body", "a head on the body"),
     bug("the value at the policy's rate", "it knows nothing for long", f"{CRITIC}.step",
-        "rate * self.asked.rate", "rate", "a head on the body"),
+        "rate * self.faster", "rate", "a head on the body"),
 ]  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from allformer.checkpoint.run import save_run
 from allformer.checkpoint.weights import read_tensors
 from allformer.config import Attention, Block, DecoderOnly, Feed, Learned, Stack, Tokens, repeat
 from allformer.errors import ConfigError
+from allformer.evaluate.objective import evaluate_objective, open_any, recipe_of
 from allformer.text.load import load_tokenizer
 from allformer.text.tokenizer import train_tokenizer
 from allformer.train.loop import train
@@ -21,6 +24,7 @@ from allformer.train.objectives.ppo import Ppo
 from allformer.train.policy.on_policy import PolicyBatch
 from allformer.train.policy.value_head import HEAD, MODEL
 from allformer.train.recipe import make_recipe
+from allformer.train.tune_recipe import tune_recipe
 
 LETTERS = "abcdefgh"
 PROMPTS = [{"text": LETTERS[i % 8] + LETTERS[(3 * i) % 8]} for i in range(24)]
@@ -94,19 +98,23 @@ def test_a_resumed_run_has_the_value_the_price_and_the_rollout_of_before(base, t
         assert all(torch.equal(one[key], other[key]) for key in one), name
 
 
-def test_an_adapter_learns_beside_a_value_of_its_own(base, tmp_path):
-    asked = recipe(
-        base,
-        {"value": {"is": "model", "keep": True}},
-        tune={"is": "lora", "rank": 2, "targets": ["q", "v"]},
-        train={"steps": 4},
-    )
-    run = tmp_path / "run"
-    trained(asked, run)
+def test_the_verb_tunes_an_adapter_beside_a_value_of_its_own(base, tmp_path):
+    data, run = tmp_path / "prompts.jsonl", tmp_path / "run"
+    data.write_text("\n".join(map(json.dumps, PROMPTS)) + "\n")
+    asked = tune_recipe(
+        str(base), str(data), task="ppo", method="lora", rewards=[f"{__file__}:vowels"],
+        overrides=["objective.sampling.length=6", "objective.value.is=model", "data.hold_out=6",
+                   "objective.value.keep=true", "objective.prompts=9", "log.tensorboard=false"],
+    )  # fmt: skip
+    assert (asked.train.best, asked.options.iterations) == ("reward", 4)
+    last = train(asked, run, device="cpu").rows[-1]
     assert (run / "adapter_model.safetensors").exists()
     value = af.load(run / MODEL)
     assert value(input_ids=torch.tensor([[5, 6]])).logits.shape == (1, 1)
     assert value.head.out.weight.abs().sum() > 0
+    shutil.rmtree(run / MODEL)  # to look at a run, nothing beside it is needed
+    found = evaluate_objective(open_any(str(run), device="cpu"), recipe_of(run))
+    assert found["reward"] == pytest.approx(last["validation_reward"], abs=1e-5)
 
 
 # --- one rollout, by hand -------------------------------------------------------------------------

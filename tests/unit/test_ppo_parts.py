@@ -221,17 +221,18 @@ def quiet(line: str) -> None:
 
 def critic(asked: Value, model: object, start: CheckpointModel | None = None) -> Critic:
     module = asked.make(model, start, quiet).double()
-    return Critic(module, asked, Sgd(momentum=0.0, clip=None))
+    return Critic(module, asked, Sgd(rate=0.5, momentum=0.0, clip=None))
 
 
 def test_values_begin_at_nothing_and_come_to_what_they_shall():
     model, said = policy(), lay_said(ROWS)
-    found = Critic(ValueHead(16).double(), OnBody(weight=0.0, clip=None), AdamW())
+    asked = OnBody(weight=0.0, clip=None, rate=0.05)
+    found = Critic(ValueHead(16).double(), asked, AdamW(rate=0.05))
     states, returns = said_states(model, said).detach(), wide([1, -1, 2, 0.5])
     assert found.values(states, said).tolist() == [0.0] * 4
     for _ in range(150):
         found.learn(states, said, torch.zeros(4).double(), returns)
-        found.step(0.005)
+        found.step(0.05)
     torch.testing.assert_close(found.values(states, said), returns, atol=0.3, rtol=0)
 
 
@@ -239,7 +240,7 @@ def check_shared_body() -> None:
     """What the head loses teaches the body by its weight, and the head by itself: as if both were
     one model with one loss."""
     model, said = policy(), lay_said(ROWS)
-    found, returns = critic(OnBody(weight=0.1, rate=2.0, clip=None), model), wide([1, -1, 2, 0.5])
+    found, returns = critic(OnBody(weight=0.1, rate=1.0, clip=None), model), wide([1, -1, 2, 0.5])
     with torch.no_grad():
         found.module.out.weight.normal_(generator=torch.Generator().manual_seed(1))
     head = ValueHead(16).double()

@@ -46,6 +46,7 @@ class PpoOptions(PolicyOptions, section="objective"):
     `entropy`: what a nat of openness earns. `no_end`: by how much less an answer scores that comes
     to no end. `whiten_rewards`: what tokens earn is brought to one size first."""
 
+    prompts: Count = 32
     iterations: Count = 4
     clip: Annotated[float, positive("0.2")] = 0.2
     gamma: Fraction = 1.0

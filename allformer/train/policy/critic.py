@@ -28,6 +28,7 @@ class Critic:
 
     def __init__(self, module: Any, asked: Value, optim: Optim, captures: bool = False) -> None:
         self.module, self.asked = module, asked
+        self.faster = asked.rate / optim.rate  # than the policy
         self.opponent = Opponent(module, replace(optim, weight_decay=0.0), captures)
 
     @torch.no_grad()
@@ -56,8 +57,8 @@ class Critic:
         return self.asked.teaches * body, each.detach()
 
     def step(self, rate: Tensor | float) -> None:
-        """Follow what was gathered, at the policy's `rate` times its own."""
-        self.opponent.step(rate * self.asked.rate)
+        """Follow what was gathered; `rate` is the policy's."""
+        self.opponent.step(rate * self.faster)
 
     def state(self) -> dict[str, Any]:
         """For `restore` after a resume."""

@@ -1,6 +1,6 @@
 """What a text is worth so far, token by token: a head on the policy's body, or a model of its own.
 
-    objective: {is: ppo, value: {is: head, weight: 0.1, rate: 10}}
+    objective: {is: ppo, value: {is: head, weight: 0.1, rate: 2e-4}}
     objective: {is: ppo, value: {is: model, checkpoint: runs/reward}}
 
 Legend: M tokens that are said; a value stands where its token is not yet said.
@@ -31,7 +31,7 @@ LABEL = "value"  # what the number of a model of its own is called
 HEAD, MODEL = "value_head.safetensors", "value"  # what a run keeps of them, where it is asked
 Say = Callable[[str], None]
 Clip = Annotated[float, positive("0.2, or null for none")]
-Rate = Annotated[float, positive("1.0")]
+Rate = Annotated[float, positive("2e-4")]
 
 
 class ValueHead(nn.Module):
@@ -78,11 +78,11 @@ class ValueModel(nn.Module):
 
 @dataclass(frozen=True)
 class Value(Section, section="objective.value", key="is", default="head"):
-    """`rate`: times the policy's. `clip`: how far a value may go from what it was when the answers
-    were drawn, before nothing more is learnt. `checkpoint`: where to begin, else at nothing.
-    `keep`: whether the run keeps it; else it is gone when training has ended."""
+    """`rate`: its peak, on the policy's schedule. `clip`: how far a value may go from what it was
+    when the answers were drawn, before nothing more is learnt. `checkpoint`: where to begin, else
+    at nothing. `keep`: whether the run keeps it; else it is gone when training has ended."""
 
-    rate: Rate = 1.0
+    rate: Rate = 1e-5  # Ouyang et al. (2022), C.4: 9e-6
     clip: Clip | None = 0.2
     checkpoint: str | None = None
     keep: bool = False
@@ -100,9 +100,10 @@ class Value(Section, section="objective.value", key="is", default="head"):
 @dataclass(frozen=True)
 class OnBody(Value, named="head"):
     """On the policy's body, which learns from it by `weight`; 0: the head alone does. The head
-    starts at zero and has little to lose: it learns faster than the body."""
+    starts at zero and reads many features at once: at 1e-3 it takes the answers of a rollout, which
+    are few, for the rule, and at a policy's usual rate it learns nothing for long."""
 
-    rate: Rate = 10.0
+    rate: Rate = 2e-4
     weight: NotNegative = 0.1  # TRL's
 
     @property
