@@ -314,5 +314,8 @@ def test_a_model_of_its_own_has_the_policys_words(tmp_path: Path):
     af.save(policy(20), tmp_path, family="allformer")
     with pytest.raises(AllformerError, match=r"has 20 ids, but the policy has 12; give one with"):
         OfItsOwn(checkpoint=str(tmp_path)).make(policy(12), None, quiet)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"value.checkpoint=.* is an adapter .* --merge"):
+        OfItsOwn(checkpoint=str(tmp_path)).make(policy(12), None, quiet)
     with pytest.raises(ConfigError, match=r"the policy has no checkpoint to begin with; give"):
         OfItsOwn().make(policy(12), None, quiet)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from allformer.checkpoint.adapter.files import is_adapter
 from allformer.checkpoint.save import save
 from allformer.checkpoint.weights import put_weights, read_tensors, save_weights
 from allformer.core.linear import Linear
@@ -146,7 +147,14 @@ class OfItsOwn(Value, named="model"):
 
     def _start(self, asked: Any) -> CheckpointModel:
         if self.checkpoint is not None:
-            return CheckpointModel(self.checkpoint)
+            found = CheckpointModel(self.checkpoint)
+            if is_adapter(found.directory):
+                raise ConfigError(
+                    f"objective.value.checkpoint={self.checkpoint!r} is an adapter beside another "
+                    f"model's weights; put both together first: allformer convert "
+                    f"{self.checkpoint} OUT --merge, and give OUT"
+                )
+            return found
         if isinstance(asked, CheckpointModel):
             return CheckpointModel(asked.checkpoint)
         raise ConfigError(
