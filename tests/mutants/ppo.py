@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.mutants.mutants import Mutant, bug
+from tests.unit import test_ppo as whole
 from tests.unit import test_ppo_parts as parts
 
 KILLERS: dict[str, Callable[[], None]] = {
@@ -18,9 +19,12 @@ KILLERS: dict[str, Callable[[], None]] = {
     "clipped policy": parts.check_policy_loss,
     "clipped values": parts.check_value_loss,
     "a head on the body": parts.check_shared_body,
+    "gradient of a fresh rollout": whole.check_gradient,
+    "divergence is paid": whole.check_divergence_is_paid,
 }
 GAE, KL = "allformer.train.policy.gae", "allformer.train.policy.kl_control"
 PPO, CRITIC = "allformer.train.policy.ppo", "allformer.train.policy.critic:Critic"
+WHOLE = "allformer.train.objectives.ppo:Ppo"
 RATIO = "allformer.train.policy.ratio"
 
 MUTANTS: list[Mutant] = [
@@ -71,4 +75,18 @@ MUTANTS: list[Mutant] = [
         "return self.asked.teaches * body", "return body", "a head on the body"),
     bug("the value at the policy's rate", "it knows nothing for long", f"{CRITIC}.step",
         "rate * self.faster", "rate", "a head on the body"),
+    bug("openness costs", "the policy closes at once", f"{WHOLE}.loss",
+        "- options.entropy * entropy", "+ options.entropy * entropy",
+        "gradient of a fresh rollout"),
+    bug("padding in the policy's loss", "openness of no token is learnt", f"{WHOLE}.loss",
+        "(each * mask).sum()", "each.sum() + entropy.sum()", "gradient of a fresh rollout"),
+    bug("returns for advantages", "what was expected is no matter", f"{WHOLE}.loss",
+        'rollout.more["advantages"].to', 'rollout.more["returns"].to',
+        "gradient of a fresh rollout"),
+    bug("compared with itself", "divergence is never paid", f"{WHOLE}.work_out",
+        "logps if reference is None else reference", "logps", "divergence is paid"),
+    bug("the price follows a token's divergence", "long answers run away", f"{WHOLE}._follow",
+        "(kl * mask).sum(1).mean()", "token_mean(kl, mask)", "divergence is paid"),
+    bug("answers without an end are let off", "they grow to the limit", f"{WHOLE}.work_out",
+        "no_end=options.no_end", "no_end=0.0", "divergence is paid"),
 ]  # fmt: skip
