@@ -1,6 +1,6 @@
 """Tuning speed and memory on a GPU: Allformer against transformers + PEFT, in one run.
 
-    python benchmarks/tune.py                  # LoRA and QLoRA of 7B; all weights, and GRPO, of 1B
+    python benchmarks/tune.py                          # LoRA and QLoRA of 7B, all weights of 1B
     python benchmarks/tune.py --case lora --rank 16 --rows 4 --width 1024
     python benchmarks/tune.py --shape tiny --device cpu --steps 2        # whether it runs
 
@@ -8,9 +8,7 @@ Random weights of LLaMA's shapes. Both sides have bf16 products, the same batche
 on all linear layers of frozen weights in bf16, full fine-tuning has master weights in fp32. Steps
 of both sides alternate, and medians are compared. Memory is the peak above what the base's weights
 take: adapters, gradients, optimiser, activations. QLoRA (four bits, groups of 32; layers are
-recomputed) has no peer here: its whole peak is told, weights included. GRPO's loop draws answers
-and then learns from them by LoRA, so that each draw finds other weights; what is timed apart is the
-drawing, by `draw_answers`, as `tune --task grpo` does it, and by PEFT's `generate`.
+recomputed) has no peer here: its whole peak is told, weights included.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,23 +32,20 @@ from allformer.core.linear import Linear
 from allformer.core.quantised import Quantised
 from allformer.core.starts import decay_groups
 from allformer.families import FAMILIES, llama
-from allformer.train.policy.rollout import Sampling, draw_answers
 
 Step = Callable[[Tensor], Tensor]
-Draw = Callable[[Tensor], Tensor]  # a prompt's ids T → answers with their prompt, R T + ANSWER
 # dim, layers, heads, key heads, inner width, vocabulary, length
 SHAPES = {
     "7b": llama.sizes(4096, 32, 32, 32, 11_008, 32_000, 4096),
     "1b": llama.sizes(2048, 22, 32, 4, 5632, 32_000, 2048),
     "tiny": llama.sizes(64, 2, 4, 2, 96, 100, 256),
 }
-USUAL = {"lora": "7b", "qlora": "7b", "full": "1b", "grpo": "1b"}
-SAMPLES, PROMPT, ANSWER = 8, 64, 256  # of GRPO
+USUAL = {"lora": "7b", "qlora": "7b", "full": "1b"}
 GROUP = 32  # inputs that share a scale
 
 
-def ours(case: str, shape: str, args: Any) -> tuple[Step, int, Draw]:
-    """Our step, the bytes of the base's weights, and answers to a prompt."""
+def ours(case: str, shape: str, args: Any) -> tuple[Step, int]:
+    """Our step, and the bytes of the base's weights."""
     half = torch.bfloat16
     tree = FAMILIES["llama"].make(SHAPES[shape])
     with torch.device(args.device):
@@ -77,29 +71,20 @@ def ours(case: str, shape: str, args: Any) -> tuple[Step, int, Draw]:
         optimizer.zero_grad()
         return mean.detach()
 
-    def draw(prompt: Tensor) -> Tensor:
-        sampling = Sampling(length=args.answer)
-        asked = [prompt.cpu().numpy()]
-        found = draw_answers(model, asked, sampling, ends=[], copies=SAMPLES, dtype=half)
-        answers = torch.tensor(np.stack(found.answers), device=prompt.device)
-        return torch.cat([prompt.expand(SAMPLES, -1), answers], 1)
-
-    return step, weights, draw
+    return step, weights
 
 
-def theirs(case: str, shape: str, args: Any) -> tuple[Step, int, Draw]:
+def theirs(case: str, shape: str, args: Any) -> tuple[Step, int]:
     """The same by transformers and PEFT, as their users write it."""
     import peft
     import transformers
 
-    config = transformers.LlamaConfig(
-        **{**llama.USUAL, **SHAPES[shape], "use_cache": False, "eos_token_id": None}
-    )
+    config = transformers.LlamaConfig(**{**llama.USUAL, **SHAPES[shape], "use_cache": False})
     kind = torch.float32 if case == "full" else torch.bfloat16
     with torch.device(args.device):
         model: Any = transformers.LlamaForCausalLM(config).to(kind)
     weights = held(model)
-    if case in ("lora", "grpo"):
+    if case == "lora":
         asked = peft.LoraConfig(
             r=args.rank, lora_alpha=2 * args.rank, target_modules="all-linear",
             task_type="CAUSAL_LM",
@@ -118,18 +103,7 @@ def theirs(case: str, shape: str, args: Any) -> tuple[Step, int, Draw]:
         optimizer.zero_grad()
         return loss.detach()
 
-    @torch.no_grad()
-    def draw(prompt: Tensor) -> Tensor:
-        model.eval()
-        length = {"min_new_tokens": args.answer, "max_new_tokens": args.answer}
-        found: Tensor = model.generate(
-            input_ids=prompt[None], attention_mask=torch.ones_like(prompt)[None], do_sample=True,
-            top_k=0, num_return_sequences=SAMPLES, pad_token_id=0, use_cache=True, **length,
-        )  # fmt: skip
-        model.train()
-        return found
-
-    return step, weights, draw
+    return step, weights
 
 
 def in_four_bits(model: nn.Module) -> None:
@@ -169,9 +143,7 @@ def held(model: nn.Module) -> int:
     return sum(x.numel() * x.element_size() for x in every)
 
 
-def warm(
-    make: Callable[[], tuple[Step, int, Draw]], batch: Tensor, name: str
-) -> tuple[Step, float, int]:
+def warm(make: Callable[[], tuple[Step, int]], batch: Tensor, name: str) -> tuple[Step, float, int]:
     """A side's step after three of them, its peak memory in bytes, and its base's."""
     on_gpu = batch.is_cuda
     gc.collect()
@@ -179,7 +151,7 @@ def warm(
     if on_gpu:
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
-    step, weights, _ = make()
+    step, weights = make()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     losses = [step(batch).item() for _ in range(3)]
@@ -222,40 +194,6 @@ def measure(case: str, args: Any) -> dict[str, Any]:
     return {"case": case, "shape": shape, "rows": rows}
 
 
-def measure_draws(args: Any) -> dict[str, Any]:
-    """Both sides of GRPO's loop: seconds of drawing, and tokens a second of it."""
-    shape = args.shape or USUAL["grpo"]
-    prompt = torch.randint(3, SHAPES[shape]["vocab_size"], (PROMPT,), device=args.device)
-    print(f"grpo, {shape}, {SAMPLES} samples of {args.answer} tokens, prompt {PROMPT}", flush=True)
-    rows = dict[str, dict[str, float]]()
-    for name, make in (("allformer", ours), ("transformers + peft", theirs)):
-        step, _, draw = make("grpo", shape, args)
-        draws, steps = [], []
-        for _ in range(4):
-            marks = [now(args)]
-            said = draw(prompt)
-            marks.append(now(args))
-            step(said).item()
-            marks.append(now(args))
-            draws.append(marks[1] - marks[0])
-            steps.append(marks[2] - marks[1])
-        seconds, learns = statistics.median(draws[1:]), statistics.median(steps[1:])
-        rate = SAMPLES * args.answer / seconds
-        rows[name] = {"draw_s": seconds, "step_s": learns, "tokens_per_second": rate}
-        print(f"  {name:<20} {seconds:7.2f} s {rate:9,.0f} tokens/s; a step {learns:6.2f} s")
-        del step, draw
-        gc.collect()
-    mine, other = (row["tokens_per_second"] for row in rows.values())
-    print(f"  {mine / other:.1f} × its tokens/s", flush=True)
-    return {"case": "grpo", "shape": shape, "rows": rows}
-
-
-def now(args: Any) -> float:
-    if args.device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--case", choices=[*USUAL], action="append", help="may be repeated")
@@ -264,7 +202,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--answer", type=int, default=ANSWER, help="tokens of GRPO's samples")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--compiled", action="store_true", help="torch.compile for the peer")
     parser.add_argument("--recompute", choices=["layers", "selective"], help="of our side")
@@ -272,7 +209,7 @@ def main() -> None:
     args = parser.parse_args()
     found = []
     for case in args.case or [*USUAL]:
-        found.append(measure_draws(args) if case == "grpo" else measure(case, args))
+        found.append(measure(case, args))
         gc.collect()
     if args.out:
         with open(args.out, "w", encoding="utf-8") as file:
