@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,9 @@ from allformer.train.metrics import read_lines, read_metrics
 from allformer.train.predictions import Predictions
 from allformer.train.recipe import Recipe, read_recipe
 from allformer.train.watch.statistics import FILE as STATISTICS
+from allformer.tune.apply import DEFAULT
+from allformer.tune.method import Method
+from allformer.tune.tuning import tuning_of
 
 NAMES = {
     "de": ("German", "德文"), "en": ("English", "英文"), "es": ("Spanish", "西班牙文"),
@@ -80,6 +83,7 @@ def report_run(
         "history": history,
         "statistics": _rows(read_lines(run.path / STATISTICS)),
         "facts": run_facts(run, recipe, history, predictions),
+        "methods": _methods(run, recipe),
     }
     page = run.path / "report.html" if out is None else Path(out)
     if _translates(run, recipe):
@@ -140,6 +144,19 @@ def _codec(
     )
     lead = sound_codec_lead(tree) if sounds else word("lead.codec")
     return write_several(page, title=title, lead=lead, parts=[part], facts=facts)
+
+
+def _methods(run: Run, recipe: Recipe | None) -> tuple[Method, ...]:
+    """What the model was tuned by, in the recipe's words, with the parts that were trained whole
+    beside them."""
+    if recipe is None or recipe.tune is None:
+        return ()
+    tuning = tuning_of(run.model)
+    adapter = None if tuning is None else tuning.adapters.get(DEFAULT)
+    found = () if adapter is None else (method.whole for method in adapter.methods)
+    whole = next((parts for parts in found if parts is not None), None)
+    first, *rest = recipe.tune.methods
+    return (replace(first, whole=whole), *rest)
 
 
 def _processor(run: Path) -> Processor | None:

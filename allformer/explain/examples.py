@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from allformer.explain.charts import Chart, frame
+from allformer.explain.charts import Chart, frame, short
 from allformer.explain.samples import SHOWN, differences, folded
 from allformer.explain.words import Pair, joined, spans, word
 from allformer.train.predictions import Prediction, Predictions
@@ -79,15 +79,22 @@ def _compared(row: Prediction) -> str:
     """What was said before and after training, side by side, and what the data says."""
     texts = {"before": row.before or "", "after": row.given, "answer": row.wanted}
     empty = f"<i>{spans(word('samples.empty'))}</i>"
+    rewards: tuple[float | None, ...] = (*(row.rewards or (None, None)), None)
     sides = "".join(
-        f"<div>{_line(f'examples.{name}', escape(text) or empty, 'answer')}</div>"
-        for name, text in texts.items()
+        f"<div>{_line(f'examples.{name}', escape(text) or empty, 'answer')}{_reward(x)}</div>"
+        for (name, text), x in zip(texts.items(), rewards, strict=True)
     )
     asked = _line("examples.input", escape(row.input), "source")
     return (
         f'<li class="open"><span class="sign" aria-hidden="true">·</span><div><dl>{asked}</dl>'
         f'<dl class="sides">{sides}</dl></div></li>'
     )
+
+
+def _reward(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f'<dd class="reward">{spans(word("wins.reward", value=short(value)))}</dd>'
 
 
 def _line(key: str, html: str, css: str) -> str:

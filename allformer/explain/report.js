@@ -101,7 +101,8 @@ document.addEventListener("DOMContentLoaded", () => {
       const name = series.name[inChinese() ? 1 : 0];
       return (name ? name + " " : "") + shortNumber(nearest(series.points, step)[1]);
     });
-    return [say(chart.sure ? "sure" : "step", { n: step.toLocaleString("en") }), ...parts].join(" · ");
+    const at = chart.sure ? "sure" : chart.far ? "far" : "step";
+    return [say(at, { n: step.toLocaleString("en") }), ...parts].join(" · ");
   }
 
   function followCurves(plot, chart) {

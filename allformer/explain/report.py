@@ -26,6 +26,8 @@ from allformer.explain.page import filled, paragraphs, write_page
 from allformer.explain.samples import Sample, sample_list
 from allformer.explain.sound.listens import hearing_stack, listening
 from allformer.explain.sound.sounds import about_sounds, sound_list
+from allformer.explain.tuned.section import tuned_section
+from allformer.explain.tuned.wins import wins, wins_bar
 from allformer.explain.vision.attention import attention_over
 from allformer.explain.vision.looks import reads_pictures
 from allformer.explain.vision.pictures import about_pictures, picture_list
@@ -33,6 +35,7 @@ from allformer.explain.vision.places import about_places, place_map
 from allformer.explain.words import WORDS, Pair, said, spans, word
 from allformer.images.processor import Processor
 from allformer.train.predictions import Predictions
+from allformer.tune.method import Method
 
 __all__ = ["Sample", "write_report"]
 
@@ -72,6 +75,8 @@ def write_report(
     predictions: Predictions | None = None,
     statistics: Sequence[Mapping[str, Any]] = (),
     processor: Processor | None = None,
+    methods: Sequence[Method] = (),
+    judge: str = "",
 ) -> Path:
     """Write the page and return its path; see the top of this file for a call.
 
@@ -82,7 +87,8 @@ def write_report(
     outside the training data; the first ones that are short enough show their attention.
     `statistics` are the rows of statistics.jsonl. A model that sees is shown with the `pictures` of
     `predictions`, which its `processor` prepares to look at their attention; it may have no
-    tokeniser.
+    tokeniser. `methods` are those that the model was tuned by, `judge` whoever gave the rewards of
+    the predictions.
     """
     sees = reads_pictures(model.config)
     maps: list[dict[str, Any]] = []
@@ -93,7 +99,8 @@ def write_report(
     heats = {} if sees else position_figures(model)
     layers = layer_charts(statistics)
     calibration = None if predictions is None else examples.calibration_chart(predictions)
-    drawn = {**plots, **heats, **layers}
+    tuned, gains = tuned_section(model, methods, history)
+    drawn = {**plots, **heats, **layers, **gains}
     if calibration is not None:
         drawn["calibration"] = calibration
     alone = len(model.config.stacks) == 1 or sees
@@ -105,7 +112,8 @@ def write_report(
         "heading": spans(title),
         "lead": spans(headline.lead(model.config, facts)),
         "cards": headline.cards(parameters, history, scores, facts, speed),
-        **_samples(samples, predictions, calibration),
+        **_samples(samples, predictions, calibration, judge),
+        "tuned": tuned,
         "layers": _layers(layers),
         **_curves(history, plots, model.config),
         "attention": _attention_of(model, tokenizer, processor, predictions, maps),
@@ -120,15 +128,16 @@ def write_report(
         "config": escape(model.config.to_json()),
     }
     data = {"plots": {name: chart.data for name, chart in drawn.items()}, "attention": maps}
-    nav = _nav(predictions is None, bool(layers))
+    nav = _nav(predictions is None, bool(tuned), bool(layers))
     return write_page(path, title=title, nav=nav, main=filled("run.html", parts), data=data)
 
 
-def _nav(translates: bool, layers: bool) -> dict[str, Pair]:
+def _nav(translates: bool, tuned: bool, layers: bool) -> dict[str, Pair]:
     """The sections' names by their ids."""
     names = {
         "samples": "samples" if translates else "examples",
         "curves": "curves",
+        **({"tuned": "tuned"} if tuned else {}),
         **({"statistics": "layers"} if layers else {}),
         **{key: key for key in ("attention", "positions", "architecture", "cost", "next")},
     }
@@ -148,7 +157,7 @@ def _maps(
 
 
 def _samples(
-    samples: Sequence[Sample], predictions: Predictions | None, calibration: Any
+    samples: Sequence[Sample], predictions: Predictions | None, calibration: Any, judge: str
 ) -> dict[str, str]:
     """A translator's sentences, or the examples and mistakes of all else."""
     if predictions is None:
@@ -157,6 +166,8 @@ def _samples(
     else:
         title = examples.title_of(predictions)
         told, shown = examples.about_examples(predictions), examples.example_list(predictions)
+        if (won := wins(predictions)) is not None:
+            shown = wins_bar(won, judge) + shown
         if predictions.pictures:
             told, shown = about_pictures(predictions), picture_list(predictions)
         if predictions.sounds:

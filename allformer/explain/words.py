@@ -14,6 +14,7 @@ from html import escape
 from allformer.explain.picture_words import PICTURE_WORDS
 from allformer.explain.run_words import OBJECTIVE_WORDS, Pair
 from allformer.explain.sound_words import SOUND_WORDS
+from allformer.explain.tune_words import TUNE_WORDS
 
 __all__ = [
     "WORDS",
@@ -32,6 +33,7 @@ WORDS: dict[str, Pair] = {
     **OBJECTIVE_WORDS,
     **PICTURE_WORDS,
     **SOUND_WORDS,
+    **TUNE_WORDS,
     # --- page ---
     "page.kind": ("Training report", "训练报告"),
     "page.title": ("An encoder–decoder Transformer", "编码器–解码器 Transformer"),

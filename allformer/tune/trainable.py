@@ -6,6 +6,7 @@ print(tune.trainable(model))
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,12 +56,21 @@ class Trainable:
         )
 
 
-def trainable(model: nn.Module) -> Trainable:
-    """Count them, a tensor that several hold once: `trainable(model).share`."""
+def layer_of(path: str) -> str:
+    """`encoder.layers.0.feed.up` → `encoder.layers.0`: a layer, or what comes before and after."""
+    found: Any = re.match(r"(.*?\.layers\.\d+)(\.|$)", path)
+    return found[1] if found else ".".join(path.split(".")[:2])
+
+
+def trainable(model: nn.Module, part: Callable[[str], str] = layer_of) -> Trainable:
+    """Count them, a tensor that several hold once: `trainable(model).share`.
+
+    `part` names the part that a module's path belongs to.
+    """
     parts: dict[str, list[int]] = {}
     seen: set[int] = set()
     for path, module in model.named_modules():
-        counts = parts.setdefault(_part(path), [0, 0])
+        counts = parts.setdefault(part(path), [0, 0])
         if isinstance(module, Quantised):
             counts[1] += module.inputs * module.outputs
         for tensor in module.parameters(recurse=False):
@@ -69,9 +79,3 @@ def trainable(model: nn.Module) -> Trainable:
                 counts[0] += tensor.numel() if tensor.requires_grad else 0
                 counts[1] += tensor.numel()
     return Trainable({name: Numbers(*n) for name, n in parts.items() if n[1]})
-
-
-def _part(path: str) -> str:
-    """`encoder.layers.0.feed.up` → `encoder.layers.0`: a layer, or what comes before and after."""
-    found: Any = re.match(r"(.*?\.layers\.\d+)(\.|$)", path)
-    return found[1] if found else ".".join(path.split(".")[:2])
