@@ -23,9 +23,11 @@ from allformer.explain.curves import charts
 from allformer.explain.report import Sample, write_report
 from allformer.explain.several import Part, write_several
 from allformer.explain.sound.rates import rate_table, sound_codec_lead, without_rates
+from allformer.explain.tuned.wins import wins
 from allformer.explain.words import said, word
 from allformer.images.processor import FILES, Processor, load_processor
 from allformer.run_facts import run_facts, taught
+from allformer.run_judged import judge_name, judged_answers, own_rewards
 from allformer.sound.processor import hears
 from allformer.tasks.pipeline import run_pipeline
 from allformer.train.corpora import open_split
@@ -63,6 +65,8 @@ def report_run(
     *,
     split: str | None = None,
     sentences: int = 500,
+    rewards: Sequence[str] = (),
+    answers: int = 32,
     device: torch.device | str = "cpu",
     say: Callable[[str], None] = print,
 ) -> RunReport:
@@ -70,10 +74,14 @@ def report_run(
 
     Of a translator the first `sentences` of its test split (or of its validation split, or of
     `split`) are translated and scored; one whose data is gone is shown without scores. All others
-    are shown with the examples and figures of their last validation.
+    are shown with the examples and figures of their last validation. Where `rewards` are given, or
+    the run was tuned for some, `answers` held-out questions are answered before and after, and
+    judged (`run_judged`).
     """
     if sentences < 1:
         raise ConfigError(f"sentences={sentences} must be at least 1; try 500")
+    if answers < 1:
+        raise ConfigError(f"answers={answers} must be at least 1; try 32")
     run = load_run(path, device)
     file = run.path / "recipe.yaml"
     recipe = read_recipe(file) if file.is_file() else None
@@ -94,6 +102,12 @@ def report_run(
             f"{run.path} shows its last validation: leave it out"
         )
     scores = last_figures(history)
+    if judges := rewards or own_rewards(recipe):
+        found = _judged(run, recipe, judges, bool(rewards), answers, say)
+        if found is not None:
+            predictions, told["judge"] = found, judge_name(judges)
+            won = wins(found)
+            scores |= {} if won is None else {"win_rate": won.rate}
     if not run.model.config.stacks:
         return RunReport(_codec(run, page, scores, predictions, told), scores)
     tokenizer = run.tokenizer
@@ -110,6 +124,24 @@ def report_run(
         **told,
     )
     return RunReport(page, scores)
+
+
+def _judged(
+    run: Run,
+    recipe: Recipe | None,
+    rewards: Sequence[Any],
+    asked: bool,
+    answers: int,
+    say: Callable[[str], None],
+) -> Predictions | None:
+    """Answers of before and after; a run whose own data or rewards are gone is shown without."""
+    try:
+        return judged_answers(run, recipe, rewards, answers=answers, say=say)
+    except AllformerError as error:
+        if asked:
+            raise
+        say(f"no win rates: {error}")
+        return None
 
 
 def _codec(

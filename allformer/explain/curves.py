@@ -22,6 +22,13 @@ SMALL = {
     "peak": ("peak_share", "chart.peak", "chart.share.peak", True),
     "wait": ("data_wait", "chart.wait", "chart.share", False),
     "exact": ("validation_exact", "chart.exact", "chart.percent", False),
+    # of runs that learn from their own answers
+    "spread": ("reward_std", "chart.spread", "chart.plain", True),
+    "clipped": ("clipped", "chart.clipped", "chart.share.tokens", True),
+    "entropy": ("entropy", "chart.entropy", "chart.entropy.unit", True),
+    "value": ("value_loss", "chart.value", "chart.plain", True),
+    "explained": ("explained", "chart.explained", "chart.explained.unit", True),
+    "price": ("kl_coef", "chart.price", "chart.plain", False),
 }
 _SHOWN = ("validation_nll", "validation_exact")  # elsewhere
 _HELD = "validation_"
@@ -117,7 +124,7 @@ def _terms(history: Rows) -> dict[str, Chart]:
 
 
 def _figures(history: Rows) -> dict[str, Chart]:
-    """Every other figure of validation."""
+    """Every other figure of validation, with the same of training where it has one."""
     found = {}
     keys = dict.fromkeys(key for row in history for key in row if key.startswith(_HELD))
     for number, key in enumerate(keys):
@@ -125,11 +132,12 @@ def _figures(history: Rows) -> dict[str, Chart]:
         points = rows_to_points(history, key)
         if key in _SHOWN or name.startswith("nll_") or len(points) < 2:
             continue
-        series = [Series("series.validation", "validation", thin(points), "dots")]
+        series = _pair(rows_to_points(history, name), points)
         title = figure_name(name)
         # A figure may be called anything: the chart's own name is a number.
         plot = f"figure-{number}"
-        found[plot] = line_chart(plot, title, word("chart.validation"), series, css="small")
+        unit = word("chart.validation" if len(series) == 1 else "chart.plain")
+        found[plot] = line_chart(plot, title, unit, series, css="small")
     return found
 
 

@@ -41,7 +41,8 @@ def _compares(predictions: Predictions) -> bool:
 def about_examples(predictions: Predictions) -> Pair:
     """What to know when reading them."""
     if _compares(predictions):
-        return word("examples.compare")
+        answered = any(row.wanted for row in predictions.rows)
+        return word("examples.compare" if answered else "examples.compare.own")
     judged = any(row.right is not None for row in predictions.rows)
     return word("examples.intro" if judged or not predictions.rows else "examples.open")
 
@@ -76,10 +77,12 @@ def _item(row: Prediction) -> str:
 
 
 def _compared(row: Prediction) -> str:
-    """What was said before and after training, side by side, and what the data says."""
-    texts = {"before": row.before or "", "after": row.given, "answer": row.wanted}
+    """What was said before and after training, side by side, and what the data says, if it does."""
+    texts = {"before": row.before or "", "after": row.given}
+    if row.wanted:
+        texts["answer"] = row.wanted
     empty = f"<i>{spans(word('samples.empty'))}</i>"
-    rewards: tuple[float | None, ...] = (*(row.rewards or (None, None)), None)
+    rewards: tuple[float | None, ...] = (*(row.rewards or (None, None)), None)[: len(texts)]
     sides = "".join(
         f"<div>{_line(f'examples.{name}', escape(text) or empty, 'answer')}{_reward(x)}</div>"
         for (name, text), x in zip(texts.items(), rewards, strict=True)
@@ -87,7 +90,7 @@ def _compared(row: Prediction) -> str:
     asked = _line("examples.input", escape(row.input), "source")
     return (
         f'<li class="open"><span class="sign" aria-hidden="true">·</span><div><dl>{asked}</dl>'
-        f'<dl class="sides">{sides}</dl></div></li>'
+        f'<dl class="sides" style="--sides:{len(texts)}">{sides}</dl></div></li>'
     )
 
 

@@ -34,6 +34,7 @@ LEVELS = [
         "lm_eval",
         "reproduce",
         "run_facts",
+        "run_judged",
         "run_report",
         "serve",
     },

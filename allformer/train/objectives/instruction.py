@@ -38,7 +38,7 @@ from allformer.text.chat_default import DEFAULT, HEADINGS, with_chat
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame, lay_rows
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
-from allformer.train.objectives.replies import Samples, first_answers, replies
+from allformer.train.objectives.replies import ROWS, Samples, first_answers, replies
 from allformer.train.objectives.words import SaysWords, check_words
 from allformer.train.predictions import Prediction, Predictions
 from allformer.train.sections.recipe import Recipe
@@ -269,9 +269,14 @@ class Instruction(SaysWords, Objective[Table, AnswerBatch]):
         """The model answers some held-out questions, for the report."""
         self._before = replies(model, self.pieces, self.samples(model), self.ends)
 
-    def samples(self, model: Any) -> Samples:
-        """The questions that are shown."""
-        return first_answers(self.validation, model.config.decoder.longest)
+    @property
+    def asked(self) -> Table:
+        """The table of the questions that are shown."""
+        return self.validation
+
+    def samples(self, model: Any, count: int = ROWS) -> Samples:
+        """The questions that are shown, so many of them."""
+        return first_answers(self.asked, model.config.decoder.longest, count)
 
     def state(self) -> dict[str, Any]:
         """What was said before the first step."""

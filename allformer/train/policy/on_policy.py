@@ -404,10 +404,15 @@ class OnPolicy(Compared):
 
     # --- before and after, and across a resume ----------------------------------------------------
 
-    def samples(self, model: Any) -> Samples:
-        """The first of the held-out prompts, whose answers are shown before and after."""
-        table = self.validation.table
-        chosen = np.unique(np.linspace(0, len(table) - 1, min(ROWS, len(table))).astype(int))
+    @property
+    def asked(self) -> Table:
+        """The table of the held-out prompts."""
+        return self.validation.table
+
+    def samples(self, model: Any, count: int = ROWS) -> Samples:
+        """Some of the held-out prompts, whose answers are shown before and after."""
+        table = self.asked
+        chosen = np.unique(np.linspace(0, len(table) - 1, min(count, len(table))).astype(int))
         prompts = [table["ids"][i].tolist() for i in chosen]
         most = min(NEW, self.options.sampling.length)
         return Samples(chosen.tolist(), prompts, [[] for _ in chosen], most)

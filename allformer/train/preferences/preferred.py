@@ -24,7 +24,6 @@ from allformer.data.table import Table, build_table
 from allformer.errors import DataError
 from allformer.train.batch import Array
 from allformer.train.objectives.objective import Lengths, Say
-from allformer.train.objectives.replies import Samples, first_answers
 from allformer.train.predictions import Predictions
 from allformer.train.preferences.compared import Compared
 from allformer.train.preferences.encode import SAME, EncodePreferences
@@ -148,9 +147,10 @@ class Preferred(Compared):
         rows = shown_rows(self.pieces, said.ids, labels, said.layout.starts)
         return in_pairs(rows) if self.pairs else rows
 
-    def samples(self, model: Any) -> Samples:
-        """The questions that are shown."""
-        return first_answers(self.better(self.validation), model.config.decoder.longest)
+    @property
+    def asked(self) -> Table:
+        """The better answers of the held-out pairs."""
+        return self.better(self.validation)
 
     def predictions(self, model: Any, examples: Table, count: int = 50) -> Predictions:
         """Held-out questions: the answer of before, that of now, and the better one of the data."""
