@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,14 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from typer.testing import CliRunner
 
 from allformer.checkpoint.run import save_run
 from allformer.cli.main import app
 from allformer.core.model import EncoderDecoderModel, build
 from allformer.families.original import transformer
 from allformer.text.tokenizer import train_tokenizer
+from allformer.train.loop import train
 from allformer.train.objectives import OBJECTIVES
-from allformer.train.recipe import PairData, Recipe
+from allformer.train.recipe import PairData, Recipe, make_recipe
 
 ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
@@ -137,11 +140,54 @@ def test_the_models_of_the_page_on_sound_are_built_as_shown(capsys):
             assert shown in said
 
 
+CHAT = [f"docs/base-to-chat{end}" for end in ENDS]
+
+
+def test_the_page_from_a_base_to_a_chat_has_the_same_code_in_both_languages():
+    for language in ("python", "sh"):
+        english, chinese = ([*map(without_words, blocks(page, language))] for page in CHAT)
+        assert english == chinese
+
+
+def base_model(path: Path) -> None:
+    """A decoder that has learnt nothing, with a tokeniser: what the page calls `base`."""
+    sizes = {"dim": 16, "heads": 2, "feed": 32, "layers": 1}
+    recipe = {
+        "objective": "causal-lm", "model": sizes, "data": {"max_length": 256},
+        "tokenizer": {"kind": "byte-bpe", "vocab": 300},
+        "train": {"steps": 1, "batch_tokens": 512, "average": 1}, "log": {"tensorboard": False},
+    }  # fmt: skip
+    corpus = [f"What does a dog do? A dog barks {n} times. How nice!" for n in range(40)]
+    train(make_recipe(recipe), path, device="cpu", corpus=corpus)
+
+
+@pytest.mark.slow
+def test_the_road_from_a_base_to_a_chat_can_be_walked_as_it_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base_model(tmp_path / "base")
+    for code in blocks(CHAT[0], "python"):
+        exec(compile(code, CHAT[0], "exec"), {})
+    for line in commands(CHAT[0]):
+        _, *words = shlex.split(line)
+        if words[0] == "tune":  # on a model that knows nothing a few short answers say as much
+            words += ["--epochs", "1", "--device", "cpu"]
+            words += ["--set", "objective.sampling.length=8"] if "grpo" in words else []
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, (line, result.output, result.exception)
+    for name in ("runs/sft", "runs/grpo", "runs/dpo"):
+        page = (tmp_path / name / "report.html").read_text(encoding="utf-8")
+        assert "What was trained" in page
+        assert ("Who wins" in page) == (name != "runs/sft")
+    assert (tmp_path / "models/chat-int8/config.json").is_file()
+
+
 SHELL = [
     *READMES,
     *(
         f"docs/{name}{end}"
-        for name in ("training", "tasks", "long", "vision", "audio", "generation")
+        for name in (
+            *("training", "tasks", "long", "vision", "audio", "generation", "base-to-chat"),
+        )
         for end in ENDS
     ),
 ]
@@ -228,6 +274,7 @@ def test_every_objective_is_explained_with_all_that_can_be_set(page):
         "docs/design",
         "docs/vision",
         "docs/audio",
+        "docs/base-to-chat",
         "docs/lessons/README",
     ],
 )
