@@ -15,7 +15,7 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,23 +44,29 @@ def main() -> None:
     path = find_checkpoint(asked.model)
     model, tokenizer = load(path, device=asked.device), load_tokenizer(path)
     told = list(stories(model, tokenizer, asked.count, asked.tokens, asked.seed))
-    with asked.out.open("w", encoding="utf-8") as file:
-        for record in instructions(told, asked.seed):
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    write_records(asked.out, instructions(told, asked.seed))
     print(f"{asked.out}: {asked.count:,} stories", file=sys.stderr)
 
 
-def stories(model: Any, tokenizer: Any, count: int, tokens: int, seed: int) -> Iterator[str]:
+def write_records(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """A JSON object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def stories(
+    model: Any, tokenizer: Any, count: int, tokens: int, seed: int, rows: int = ROWS
+) -> Iterator[str]:
     """Finished ones alone: a story without an end teaches none."""
     generator = torch.Generator(model.device).manual_seed(seed)
-    begin = torch.full((ROWS, 1), tokenizer.bos_id, device=model.device)
+    begin = torch.full((rows, 1), tokenizer.bos_id, device=model.device)
     ends = [tokenizer.bos_id, tokenizer.eos_id]  # llama2.c's end where the next would begin
     while count > 0:
-        rows = model.generate(
+        found = model.generate(
             begin, max_new_tokens=tokens, do_sample=True, temperature=0.9, top_p=0.95,
             eos_token_id=ends, pad_token_id=tokenizer.eos_id, generator=generator,
         )  # fmt: skip
-        for row in rows[:, 1:].tolist():
+        for row in found[:, 1:].tolist():
             end = next((i for i, token in enumerate(row) if token in ends), None)
             if end and count > 0:
                 count -= 1
