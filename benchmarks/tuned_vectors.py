@@ -6,13 +6,15 @@
 
 `--stsb` has stsb-en-train.csv, stsb-de-dev.csv, … (sentence, sentence, score from 0 to 5, without a
 header), as PhilipMay/stsb-multi-mt on GitHub has them: STS-B, and machine translations of it. What
-is trained on has no scores, only pairs that mean the same, each against all others of its batch.
+is trained on shares no sentence with the dev and test parts, which are scored.
 
-- english: pairs of STS-B's training part that people gave 4 at least. Those that share a sentence
-  with the dev or the test part are left out.
+- english: pairs of STS-B's training part that people gave 4 at least, without their scores: each is
+  nearer than all others of its batch.
+- scores: all pairs of that part, with their scores: of two pairs the one that people found nearer
+  has the higher cosine (objective.loss=order).
 - german: `--multi30k` has train.en(.gz) and train.de(.gz): a picture's description and its
-  translation. The model has read English alone; German sentences are to lie where English ones do.
-  Scored on German STS-B, of which nothing is trained on.
+  translation, by contrast as in english. The model has read English alone; German sentences are to
+  lie where English ones do. Scored on German STS-B, of which nothing is trained on.
 
 Nothing is chosen by the scores: all steps are taken, and the last weights are scored.
 """
@@ -23,6 +25,7 @@ import argparse
 import csv
 import gzip
 import json
+import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,8 @@ from allformer.tasks.embed import similarity
 from allformer.tasks.pipeline import open_pipeline
 from allformer.train.tune_recipe import tune_recipe
 
-CASES = {"english": "en", "german": "de"}
+CASES = {"english": "en", "scores": "en", "german": "de"}
+ORDER = {"scores": ("objective.loss=order",)}  # what a case changes
 METHODS = ("full", "lora")
 # All steps are taken, and what comes of the last one is the result.
 UNSEEN = (
@@ -46,7 +50,6 @@ QUICK = ("train.epochs=null", "train.steps=3", "train.batch_rows=8")
 ALIKE = 4.0  # a score from which on two sentences are taken for the same
 FEW = 32  # records of --quick
 
-Pair = tuple[str, str]
 Scored = tuple[str, str, float]
 
 
@@ -61,11 +64,11 @@ def main() -> None:
     parser.add_argument("--method", action="append", choices=METHODS, help="may be repeated")
     parser.add_argument("--rate", action="append", default=[], help="METHOD=RATE, else as tune has")
     parser.add_argument("--epochs", type=float, help="else as tune has")
-    parser.add_argument("--pairs", type=int, help="of the training pairs, the first so many")
+    parser.add_argument("--pairs", type=int, help="so many of the training pairs, drawn once")
     parser.add_argument("--quick", action="store_true")
     add_arguments(parser)
     args = parser.parse_args()
-    cases = args.case or [case for case in CASES if case == "english" or args.multi30k]
+    cases = args.case or [case for case in CASES if case != "german" or args.multi30k]
     found = [row for case in cases for row in measured(case, args)]
     head = ("case", "weights", "rate", "trained", "dev", "test", "seconds")
     print(table(head, [[told(row.get(name)) for name in head] for row in found]))
@@ -77,7 +80,10 @@ def measured(case: str, args: Any) -> list[dict[str, Any]]:
     """The model as it is, and as each method leaves it."""
     args.out.mkdir(parents=True, exist_ok=True)
     held = {part: scores(args, CASES[case], part) for part in ("dev", "test")}
-    pairs = alike(args, held) if case == "english" else translations(args.multi30k)
+    pairs = translations(args.multi30k) if case == "german" else unseen(args, held)
+    if case == "english":
+        pairs = [pair for pair in pairs if pair[2] >= ALIKE]
+    random.Random(0).shuffle(pairs)  # files begin with one kind of text
     pairs = pairs[: FEW if args.quick else args.pairs]
     file = args.out / f"{case}.jsonl"
     write(file, pairs)
@@ -87,7 +93,10 @@ def measured(case: str, args: Any) -> list[dict[str, Any]]:
     for method in args.method or METHODS:
         recipe = tune_recipe(
             args.model, str(file), task="embed", method=method, rate=rates.get(method),
-            epochs=args.epochs, overrides=(*UNSEEN, *(QUICK if args.quick else ()), *args.set),
+            epochs=args.epochs, columns={"score": "score"} if case in ORDER else {},
+            overrides=(
+                *UNSEEN, *ORDER.get(case, ()), *(QUICK if args.quick else ()), *args.set,
+            ),
         )  # fmt: skip
         run = args.out / f"run-{case}-{method}"
         result = trained(recipe, run, args)
@@ -120,17 +129,16 @@ def scores(args: Any, language: str, part: str) -> list[Scored]:
     return found[:FEW] if args.quick and part != "train" else found
 
 
-def alike(args: Any, held: dict[str, list[Scored]]) -> list[Pair]:
-    """English pairs that mean the same; no sentence of them is scored later."""
+def unseen(args: Any, held: dict[str, list[Scored]]) -> list[Scored]:
+    """English pairs to train on; no sentence of them is scored later."""
     seen = {text for rows in held.values() for row in rows for text in row[:2]}
-    rows = scores(args, "en", "train")
-    return [(a, b) for a, b, score in rows if score >= ALIKE and not {a, b} & seen]
+    return [row for row in scores(args, "en", "train") if not {*row[:2]} & seen]
 
 
-def translations(folder: Path) -> list[Pair]:
-    """English descriptions and German ones of the same picture."""
+def translations(folder: Path) -> list[Scored]:
+    """English descriptions and German ones of the same picture: as near as can be."""
     english, german = (read(folder / f"train.{language}") for language in ("en", "de"))
-    return list(zip(english, german, strict=True))
+    return [(a, b, 5.0) for a, b in zip(english, german, strict=True)]
 
 
 def read(path: Path) -> list[str]:
@@ -140,9 +148,11 @@ def read(path: Path) -> list[str]:
     return data.decode("utf-8").splitlines()
 
 
-def write(path: Path, pairs: Iterable[Pair]) -> None:
+def write(path: Path, pairs: Iterable[Scored]) -> None:
     """As JSONL, by the names that the objective has for them."""
-    lines = (json.dumps({"text_a": a, "text_b": b}, ensure_ascii=False) for a, b in pairs)
+    names = ("text_a", "text_b", "score")
+    records = (dict(zip(names, pair, strict=True)) for pair in pairs)
+    lines = (json.dumps(record, ensure_ascii=False) for record in records)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -29,7 +29,8 @@ def test_no_scored_sentence_is_trained_on(script: Any, tmp_path: Path) -> None:
     (tmp_path / "stsb-en-train.csv").write_text("\n".join(rows) + "\n")
     held = {"dev": [("A hound.", "A horse.", 1.0)]}
     args = Namespace(stsb=tmp_path, quick=False)
-    assert script("tuned_vectors").alike(args, held) == [("A cat sits.", "A cat is sitting.")]
+    found = script("tuned_vectors").unseen(args, held)
+    assert found == [("A cat sits.", "A cat is sitting.", 4.8), ("Rain, rain.", "Sun.", 0.2)]
 
 
 def test_no_passage_is_both_learnt_and_tested(script: Any, tmp_path: Path) -> None:

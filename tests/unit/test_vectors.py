@@ -123,6 +123,36 @@ def test_loss_and_gradient_are_the_formula(negatives, checkpoint):  # noqa: F811
     assert all(torch.allclose(mine[n], other[n], atol=1e-12) for n in mine)
 
 
+def test_the_loss_of_an_order_is_the_formula(checkpoint):  # noqa: F811
+    path, scores = checkpoint("bert-bare"), (2.5, 0.0, 5.0, 2.5)
+    records = [
+        {"text_a": LINES[i], "text_b": LINES[i + 1], "score": score}
+        for i, score in enumerate(scores)
+    ]
+    objective, model = on_checkpoint(
+        "vectors", path, (records, records), data={"score": "score"},
+        objective={"is": "vectors", "loss": "order", "scale": 7.0},
+    )  # fmt: skip
+    tokenizer, index = load_tokenizer(path), np.array([3, 0, 2, 1])
+
+    def cosine(one):
+        sides = (torch.tensor([tokenizer.encode(one[side])]) for side in ("text_a", "text_b"))
+        first, second = (model.states(input_ids=ids)["encoder"][0].mean(0) for ids in sides)
+        return torch.cosine_similarity(first, second, dim=0)
+
+    near = [cosine(one) for one in records]
+    wrong = [near[i] - near[j] for i, j in product(range(4), repeat=2) if scores[i] < scores[j]]
+    assert len(wrong) == 5  # the two that are as near as each other have no order
+    wanted = (1 + (7.0 * torch.stack(wrong)).exp().sum()).log()
+    ours = mean_loss(objective, model, index)
+    filled = mean_loss(objective, model, index, Frame(400, 6, objective.longest))
+    assert ours.item() == pytest.approx(wanted.item(), abs=1e-12)
+    assert filled.item() == pytest.approx(wanted.item(), abs=1e-12)
+    mine, its, other = (gradients(model, loss) for loss in (ours, wanted, filled))
+    assert all(torch.allclose(mine[n], its[n], atol=1e-10) for n in mine)
+    assert all(torch.allclose(mine[n], other[n], atol=1e-12) for n in mine)
+
+
 # --- model and data -------------------------------------------------------------------------------
 
 
@@ -168,3 +198,28 @@ def test_scores_are_of_a_validation_file_and_are_numbers(tmp_path):
     tokenizer = objective.tokenizer(train_tokenizer(objective.texts(), vocab=60))
     with pytest.raises(DataError, match=r"v\.csv, line 3: score is 'near'; it must be a number"):
         objective.encode(tokenizer, lambda line: None)
+
+
+def test_an_order_is_learnt_from_scores_of_the_training_file(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("one,two,near\n" + "\n".join(f"a {i},b {i},{i / 10}" for i in range(40)))
+    columns = {"text_a": "one", "text_b": "two", "score": "near"}
+    asked = {"is": "vectors", "loss": "order"}
+    given = {"path": str(path), "hold_out": 8, **columns}
+    objective = find_objective("vectors")(tiny(asked, data=given))
+    objective.open()
+    objective.encode(
+        objective.tokenizer(train_tokenizer(objective.texts(), vocab=60)), lambda line: None
+    )
+    batch = objective.collate(objective.examples(0), np.array([4, 1]))
+    told = [float(x.split()[1]) / 10 for x in objective.examples(0)["text_a_text"]]
+    assert batch.scores.tolist() == pytest.approx([told[4], told[1]])
+    assert objective.counts(batch) == (2,)
+    assert (len(objective.examples(0)), len(objective.validation)) == (32, 8)
+
+
+@pytest.mark.parametrize("data", [{}, {"score": "s", "negative": "n"}], ids=["none", "negatives"])
+def test_an_order_without_scores_is_refused(data):
+    recipe = tiny({"is": "vectors", "loss": "order"}, data=data)
+    with pytest.raises(ConfigError, match=r"objective\.loss=order learns from scored pairs"):
+        find_objective("vectors")(recipe).config(Vocabulary(80))

@@ -6,7 +6,13 @@
     loss = −log( exp(s·cos(aᵢ, bᵢ)) / Σⱼ exp(s·cos(aᵢ, bⱼ)) )
 
 over all bⱼ of the batch and, with triples, all their hard negatives (Henderson et al., 2017,
-section 4.4, with cosines: MultipleNegativesRankingLoss). A vector is the mean of a text's last
+section 4.4, with cosines: MultipleNegativesRankingLoss). Where people have scored the pairs,
+`objective.loss: order` learns their order instead (Su, 2022, CoSENT): of two pairs of a batch the
+one with the higher score has the higher cosine,
+
+    loss = log( 1 + Σ exp(s·(cos(aᵢ, bᵢ) − cos(aⱼ, bⱼ))) )    over all i, j with scoreᵢ < scoreⱼ
+
+A vector is the mean of a text's last
 states, as the task `embed` makes it. The larger the micro-batch, the more there is to tell apart:
 accumulated micro-batches and data-parallel ranks have negatives of their own alone.
 
@@ -39,7 +45,7 @@ from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import Lengths, Say, register
 from allformer.train.predictions import Prediction, Predictions
 from allformer.train.sections.head import HeadRecipe, NoHead
-from allformer.train.sections.section import Section, at_least, positive
+from allformer.train.sections.section import Section, at_least, one_of, positive
 from allformer.train.sections.vocabulary import Vocabulary
 from allformer.train.supervised.data import (
     Column,
@@ -62,7 +68,8 @@ class VectorData(RecordData):
     """Pairs of texts that mean the same; `negative` is one that does not, though it looks so.
 
     With `score` the validation file has pairs of any meaning and a number that says how near they
-    are (STS); the pairs that are trained on are all taken for the same.
+    are (STS); the pairs that are trained on are all taken for the same, unless `objective.loss` is
+    order: then they have scores too.
     """
 
     text_a: Column = "text_a"
@@ -76,6 +83,7 @@ class VectorData(RecordData):
 class VectorOptions(Section, section="objective"):
     """`scale` times the cosine is what the softmax is of: 1 / temperature."""
 
+    loss: Annotated[str, one_of("contrast", "order")] = "contrast"  # order: that of data.score
     scale: Annotated[float, positive("20.0")] = 20.0
 
 
@@ -87,6 +95,7 @@ class VectorBatch(NamedTuple):
     others: Tensor  # K·P, rows; column i is the i-th pair's own
     there: Tensor  # K·P, False: filler
     labels: Tensor  # P, the right column; −100: does not count
+    scores: Tensor | None  # P, where their order is learnt
     tokens: int
     counts: tuple[int, ...]  # pairs that count
 
@@ -101,9 +110,9 @@ class Vectors(Supervised[Table, VectorBatch]):
     # --- data -----------------------------------------------------------------------------------
 
     def open(self, corpus: Any = None) -> None:
-        """Pairs or triples; with `data.score`, scored pairs to validate on."""
+        """Pairs or triples; with `data.score`, scored pairs to validate on, or to learn from."""
         scored = None
-        if self.data.score is not None:
+        if self.data.score is not None and not self.ordered:
             if self.data.validation is None and corpus is None:
                 raise ConfigError(
                     f"data.score={self.data.score!r} is a column of the validation file; name it: "
@@ -114,11 +123,28 @@ class Vectors(Supervised[Table, VectorBatch]):
             self.data, self.named, corpus, by="text_a", validation_columns=scored
         )
 
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of scores is learnt."""
+        found: bool = self.recipe.options.loss == "order"
+        return found
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The texts of a training record."""
+        return tuple(name for name in SIDES if name in self.named)
+
+    @property
+    def named(self) -> dict[str, Column]:
+        """The file's names of the columns that training reads: scores where they are learnt."""
+        found = super().named
+        return {**found, "score": self.data.score} if self.ordered else found
+
     def texts(self) -> Iterable[str]:
         """All sides."""
 
         def read(record: Record) -> list[str]:
-            return [text_in(record, name) for name in self.named]
+            return [text_in(record, name) for name in self.sides]
 
         return chain.from_iterable(read_each(self.records.train, read))
 
@@ -126,8 +152,8 @@ class Vectors(Supervised[Table, VectorBatch]):
         self, records: Iterable[Record], tokenizer: Tokenizer, name: str, say: Say
     ) -> Table:
         """Each side's ids; a text that is too long is cut."""
-        scored = name == "validation" and self.data.score is not None
-        sides = SIDES[:2] if scored else tuple(self.named)
+        scored = self.ordered or (name == "validation" and self.data.score is not None)
+        sides = SIDES[:2] if scored else self.sides
         encode = EncodePairs(tokenizer, self.longest, sides, scored)
         table = self.table(records, encode, name, sides, scored, tokenizer_key(tokenizer))
         what = "triples" if len(sides) > 2 else "scored pairs" if scored else "pairs"
@@ -145,7 +171,7 @@ class Vectors(Supervised[Table, VectorBatch]):
     @property
     def longest(self) -> int:
         """The most tokens of a text: a pair, or a triple, fits into a batch."""
-        return min(super().longest, self.recipe.train.batch_tokens // len(self.named))
+        return min(super().longest, self.recipe.train.batch_tokens // len(self.sides))
 
     def fits(self, head: Head | None) -> bool:
         """None at all."""
@@ -157,6 +183,12 @@ class Vectors(Supervised[Table, VectorBatch]):
 
     def config(self, vocabulary: Vocabulary) -> Any:
         """A body whose states are all that there is: no head, no pooler."""
+        if self.ordered and (self.data.score is None or self.data.negative is not None):
+            raise ConfigError(
+                f"objective.loss=order learns from scored pairs, and data.score="
+                f"{self.data.score!r}, data.negative={self.data.negative!r}; name the column of "
+                f"the scores (data.score=score), and no negatives"
+            )
         tree = super().config(vocabulary)
         if isinstance(tree, EncoderDecoder):
             raise ConfigError(
@@ -183,13 +215,17 @@ class Vectors(Supervised[Table, VectorBatch]):
         there = np.zeros((several, room), bool)
         there[:, :count] = True
         labels = np.full(room, IGNORE, np.int64)
-        labels[:count] = np.where(_same(examples, index), np.arange(count), IGNORE)
+        same = self.ordered or _same(examples, index)
+        labels[:count] = np.where(same, np.arange(count), IGNORE)
+        scores = np.zeros(room, np.float32)
+        scores[:count] = np.asarray(examples["score"])[index] if self.ordered else 0
         return VectorBatch(
             texts,
             torch.from_numpy(first),
             torch.from_numpy(others.ravel()),
             torch.from_numpy(there.ravel()),
             torch.from_numpy(labels),
+            torch.from_numpy(scores) if self.ordered else None,
             len(ids),
             (int((labels >= 0).sum()),),
         )
@@ -209,8 +245,12 @@ class Vectors(Supervised[Table, VectorBatch]):
         dtype: torch.dtype | None = None,
         **more: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Cross-entropy of each pair's own text among all of the batch; without smoothing."""
+        """Cross-entropy of each pair's own text among all of the batch, or what the order of the
+        batch's pairs costs, for each of them; without smoothing."""
         vectors = self.vectors(model, batch.texts, dtype)
+        if batch.scores is not None:
+            loss = _disorder(vectors, batch, batch.scores, self.recipe.options.scale)
+            return loss, loss.detach()
         cosines = vectors[batch.first] @ vectors[batch.others].T  # P K·P
         scores = cosines * self.recipe.options.scale
         scores = scores.masked_fill(~batch.there, torch.finfo(scores.dtype).min)
@@ -267,6 +307,16 @@ class Vectors(Supervised[Table, VectorBatch]):
             for i, j in enumerate(near)
         ]
         return Predictions(telling(shown, count), figures=figures)
+
+
+def _disorder(vectors: Tensor, batch: VectorBatch, scores: Tensor, scale: float) -> Tensor:
+    """log(1 + Σ exp(s·(cosᵢ − cosⱼ))) over scoreᵢ < scoreⱼ, times the pairs: their mean is it."""
+    cosines = (vectors[batch.first] * vectors[batch.others]).sum(-1)  # P
+    there = batch.labels != IGNORE
+    wrong = (scores[:, None] < scores) & there[:, None] & there  # P P, i j
+    apart = scale * (cosines[:, None] - cosines)
+    apart = apart.masked_fill(~wrong, torch.finfo(apart.dtype).min).flatten()
+    return torch.cat([apart.new_zeros(1), apart]).logsumexp(0) * there.sum()
 
 
 def _same(examples: Table, index: Array) -> Array:
