@@ -154,6 +154,9 @@ def test_a_run_goes_on_under_a_product_of_plans(tmp_path):
 
 def test_micro_batches_are_dealt_out_in_order():
     class Numbers:
+        def __init__(self):
+            self.expected = []
+
         def chunks(self, epoch, first=0):
             yield from [epoch][first:]
 
@@ -163,7 +166,12 @@ def test_micro_batches_are_dealt_out_in_order():
         def lengths(self, examples):
             return np.full(7, 3), np.full(7, 3)
 
+        def expect(self, examples, index):  # the one that this rank will collate next
+            self.expected.append((examples, tuple(index)))
+
         def collate(self, examples, index, frame):
+            if len(self.expected) > 1 or (examples, tuple(index)) in self.expected:
+                assert self.expected.pop(0) == (examples, tuple(index))
             return examples, tuple(index)
 
     recipe = TrainRecipe(batch_tokens=3, pool=0)
