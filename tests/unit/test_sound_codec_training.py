@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from allformer.errors import ConfigError, DataError
 from allformer.explain.headline import figure_name
 from allformer.run_report import report_run
 from allformer.sound.write import write
+from allformer.train import step as stepping
 from allformer.train.batch import keyed
 from allformer.train.best import Best
 from allformer.train.loop import train
@@ -230,8 +232,8 @@ def test_evaluate_scores_the_test_split_or_other_recordings(run, data):
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def opened(data: Path, **more: Any) -> SoundCodec:
-    objective = SoundCodec(recipe(data, **more))
+def opened(data: Path, judges: Any = JUDGES, **more: Any) -> SoundCodec:
+    objective = SoundCodec(recipe(data, judges, **more))
     objective.open()
     objective.encode(None, lambda line: None)
     return objective
@@ -329,6 +331,36 @@ def test_gradients_found_at_the_wave_are_those_of_the_whole_loss(data):
     torch.testing.assert_close(found[0][0], found[1][0])
     for one, other in zip(found[0][1], found[1][1], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+class Again:
+    """In the place of a captured graph: the same work again, from the same tensors."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call, self.replays = call, 0
+        self.result = call()
+
+    def replay(self) -> Any:
+        self.replays += 1
+        return self.result
+
+
+def test_each_form_of_a_step_is_a_graph_of_its_own_with_its_gradients(data, monkeypatch):
+    monkeypatch.setattr(stepping, "Captured", Again)
+    monkeypatch.setattr(stepping, "on_side_stream", lambda call: call())
+    objective = opened(data, {**JUDGES, "every": 2}, balance=0.9)
+    model: Any = af.build(objective.config(None), seed=0).train()
+    stepper = Stepper(model, objective, StepSettings(objective.recipe.optim, 0.0, compile=True))
+    stepper.captures, stepper._loss = True, None  # as on a GPU
+    batch = objective.collate(objective.examples(0), np.arange(4), objective.frame())
+    first = next(model.parameters())
+    for number in range(1, 13):
+        objective.at(number)
+        stepper([batch], 1e-3)
+        if number > 8:  # both are captured
+            assert first.grad is stepper._graphs[objective.form].gradients[0]
+    replays = [stepper._graphs[form].captured for form in (True, False)]
+    assert [each.replays for each in replays if isinstance(each, Again)] == [2, 4]
 
 
 def test_it_learns_tones(data, tmp_path):
