@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from allformer.errors import GenerationError
 from tests.mutants.mutants import Mutant, bug
 from tests.property import test_places, test_states, test_window
 from tests.unit import test_heads, test_linear
@@ -26,10 +25,6 @@ KILLERS: dict[str, Callable[[], None]] = {
     "static counter": test_states.check_static_stays,
     "static labels": test_heads.check_cached_labels,
     "static, source": partial(test_states.check_cross, "static"),
-    "paged": partial(test_states.check_stepping, PAPER, "paged"),
-    "paged, moved": partial(test_states.check_select, PAPER, "paged"),
-    "paged, cut": partial(test_states.check_cut, PAPER, "paged"),
-    "pages": test_states.check_pages,
     "ring": test_states.check_ring,
     "windows": partial(test_states.check_stepping, "windows alone", "own"),
     "windows, moved": partial(test_states.check_select, "windows alone", "own"),
@@ -42,7 +37,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "parts alone": test_linear.check_only,
     "delta": test_linear.check_delta,
 }
-RING, PAGED, STATIC = "states.ring:Ring", "states.paged:Paged", "states.static:Static"
+RING, STATIC = "states.ring:Ring", "states.static:Static"
 ANY = {"raises": Exception}
 
 MUTANTS: list[Mutant] = [
@@ -124,24 +119,6 @@ MUTANTS: list[Mutant] = [
         "counted[:, : self.width]", "static"),
     bug("static: layout moves with the counter", "labels meet other columns",
         "states.state:Cache.grid", "self.length.clone() if", "self.length if", "static labels"),
-    # --- paged ------------------------------------------------------------------------------------
-    bug("paged: pages in the wrong order", "old and new text mixed", f"{PAGED}.update",
-        "self._store[:, table].flatten(2, 3)", "self._store[:, table.flip(1)].flatten(2, 3)",
-        "pages", "paged"),
-    bug("paged: slots count on", "writes into another's page", f"{PAGED}.update",
-        "at % self.size", "(at + 1) % self.size", "pages", "paged"),
-    bug("paged: a copy shares its pages", "one beam writes into another's past", f"{PAGED}._copy",
-        "mine = [self._take() for _ in row]", "mine = row", "pages", "paged, moved"),
-    bug("paged: a copy is empty", "a beam forgets its past", f"{PAGED}._copy",
-        "self._store[:, mine] = self._store[:, row]", "pass", "pages", "paged, moved"),
-    bug("paged: cut frees a page in use", "another row writes into it", f"{PAGED}.cut",
-        "-(-self.length // self.size)", "self.length // self.size", "pages", "paged, cut"),
-    bug("paged: cut frees nothing", "pages run out", f"{PAGED}.cut",
-        "self.free += row[keep:]", "pass", "pages"),
-    bug("paged: rows that leave keep their pages", "pages run out", f"{PAGED}.select",
-        "self.free += row", "pass", "pages", raises=(AssertionError, GenerationError)),
-    bug("paged: kept rows are freed", "another row writes into them", f"{PAGED}.select",
-        "if i not in chosen:", "if True:", "pages", "paged, moved"),
     # --- ring -------------------------------------------------------------------------------------
     bug("ring keeps one too few", "the window is narrower while generating", f"{RING}.update",
         "k.shape[2] - self.size", "k.shape[2] - self.size + 1", "ring", "windows", **ANY),

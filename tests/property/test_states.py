@@ -19,7 +19,7 @@ from allformer.core.layout import Grid
 from allformer.core.mixers.mixer import Scene
 from allformer.core.model import DecoderOnlyModel
 from allformer.core.places import Places
-from allformer.core.states import Cache, Growing, LayerState, Paged, Recurrent, Ring, State, Static
+from allformer.core.states import Cache, Growing, LayerState, Recurrent, Ring, State, Static
 from allformer.errors import GenerationError
 from tests.loud import make_loud
 from tests.models import (  # fmt: skip
@@ -44,7 +44,7 @@ DECODERS["decoder buckets"] = decoder_only(
     MODERN, position=None, relative=BucketBias(8, 20), final_norm=FINAL
 )
 DECODERS["windows alone"] = decoder_only(replace(MODERN, attention=Attention(4, mixer=Window(5))))
-SIZE, ROOM = 4, 40  # tokens of a page; no multiple of it is a length below
+ROOM = 40
 CHUNKS = [7, 1, 1, 5, 1, 8]  # a prompt, and then steps and drafts
 
 
@@ -56,7 +56,6 @@ STATES: dict[str, Callable[[DecoderOnlyModel], Cache]] = {
     "own": lambda model: model.new_cache(),  # a ring for windows, else growing
     "growing": _each(Growing),
     "static": lambda model: Static.cache(len(model.decoder.order), ROOM),
-    "paged": _each(lambda: Paged(64, SIZE)),
 }
 
 
@@ -136,7 +135,6 @@ def check_cross(state: str) -> None:
     cache = {
         "growing": model.new_cache(),
         "static": Static.cache(3, ROOM),
-        "paged": Cache(Paged(64, SIZE) for _ in range(3)),
     }[state]
     model.step(target[:, :9], cache, model.encode(source, keep), keep)
     rows = torch.tensor([3, 1])
@@ -189,35 +187,6 @@ def check_spare() -> None:
     assert torch.equal(k, everything[:, :, [*range(5, 10), 20, 21]])
     with pytest.raises(GenerationError, match="Ring cannot be taken back to 9 tokens"):
         ring.cut(9)
-
-
-@torch.no_grad()
-def check_pages() -> None:
-    """Every page is free or belongs to one row, and what rows give up is free at once."""
-    paged, x = Paged(6, SIZE), torch.randn(3, 2, 7, 5)
-
-    def owned() -> list[int]:
-        pages = [page for row in paged.rows for page in row]
-        assert sorted(pages + paged.free) == list(range(6)), "a page is lost, or held twice"
-        return [len(row) for row in paged.rows]
-
-    paged.update(x, x, None)
-    assert owned() == [2, 2, 2]
-    with pytest.raises(GenerationError, match="all 5 pages of 4 tokens are taken; give more"):
-        Paged(5, SIZE).update(x, x, None)
-    paged.select(torch.tensor([1, 1, 1]))  # as many pages as before: two rows left, two copies came
-    assert owned() == [2, 2, 2]
-    k, v = paged.update(x[:, :, :1], x[:, :, :1], None)
-    assert torch.equal(k, torch.cat([x[[1, 1, 1]], x[:, :, :1]], dim=2))
-    assert torch.equal(k, v)
-    paged.cut(4)
-    assert owned() == [1, 1, 1]
-    paged.cut(3)
-    assert owned() == [1, 1, 1]
-    paged.select(torch.tensor([2]))
-    assert owned() == [1]
-    k, _ = paged.update(x[:1], x[:1], None)
-    assert torch.equal(k, torch.cat([x[1:2, :, :3], x[:1]], dim=2))
 
 
 def check_static_stays() -> None:
@@ -299,7 +268,7 @@ def test_selected_rows_keep_their_past(kind, state):
     check_select(kind, state)
 
 
-@pytest.mark.parametrize("state", ["growing", "static", "paged"])
+@pytest.mark.parametrize("state", ["growing", "static"])
 def test_rows_leave_with_their_source(state):
     check_cross(state)
 
@@ -310,10 +279,6 @@ def test_a_ring_keeps_what_the_window_needs():
 
 def test_a_ring_with_some_to_spare_can_be_taken_back():
     check_spare()
-
-
-def test_pages_are_free_or_belong_to_one_row():
-    check_pages()
 
 
 def test_a_recurrent_state_moves_with_its_rows():

@@ -10,7 +10,6 @@ from __future__ import annotations
 from allformer.core.states.growing import Growing
 from allformer.core.states.hashed import Hashed, Hashes
 from allformer.core.states.int8 import Int8, in_int8
-from allformer.core.states.paged import Paged
 from allformer.core.states.paths import Paths
 from allformer.core.states.recurrent import Recurrent, StaticRecurrent
 from allformer.core.states.ring import Ring
@@ -20,6 +19,6 @@ from allformer.core.states.static import Static
 from allformer.core.states.static_ring import StaticRing
 
 __all__ = [
-    "Cache", "Growing", "Hashed", "Hashes", "Int8", "LayerState", "Paged", "Paths", "Recurrent",
-    "Ring", "SegmentMemory", "State", "Static", "StaticRecurrent", "StaticRing", "in_int8",
+    "Cache", "Growing", "Hashed", "Hashes", "Int8", "LayerState", "Paths", "Recurrent", "Ring",
+    "SegmentMemory", "State", "Static", "StaticRecurrent", "StaticRing", "in_int8",
 ]  # fmt: skip
