@@ -22,15 +22,33 @@ Memory = Annotated[
 ]
 
 
-def aids(draft: str | None, lookup: int | None, cache: str | None) -> dict[str, Any]:
+def aids(
+    draft: str | None, lookup: int | None, cache: str | None, num_beams: int | None
+) -> dict[str, Any]:
     """The options that were given, checked before a model is opened; `fit_draft` opens the other
     one."""
+    refuse_beams(draft, lookup, num_beams)
     if draft is not None and lookup is not None:
         raise AllformerError("--draft and --lookup both guess ahead; give one of them")
     if cache not in (None, "int8"):
         raise AllformerError(f"--cache {cache} is not a choice; try int8, or leave it out")
     flags = {"prompt_lookup_num_tokens": "--lookup"}
     return checked(flags, prompt_lookup_num_tokens=lookup) | given(cache=cache)
+
+
+def refuse_beams(
+    draft: str | None, lookup: int | None, given: int | None, own: int | None = None
+) -> None:
+    """Guesses are for one text of each prompt, not for beams: `given` ones, or the checkpoint's."""
+    flag = "--lookup" if draft is None else "--draft"
+    if draft is None and lookup is None:
+        return
+    if (given or 1) > 1:
+        raise AllformerError(f"{flag} cannot guess for --num-beams {given}; leave one of them out")
+    if given is None and (own or 1) > 1:
+        raise AllformerError(
+            f"{flag} cannot guess for the checkpoint's num_beams={own}; give --num-beams 1"
+        )
 
 
 def fit_draft(draft: str, pipeline: Any, device: str | None, dtype: str | None) -> Any:

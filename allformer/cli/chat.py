@@ -47,11 +47,11 @@ class Conversation:
         pace, answer = Pace(), ""
         try:
             answer = self.teller.tell([*self.before, *self.said], pace)
-            out("\n")
             say(str(pace))
         except KeyboardInterrupt:
             answer = self.teller.shown
-            out("\n")
+            if not answer:
+                out("\n")  # below the ^C that the terminal shows
             say(f"stopped; {_ENDS}")
         except AllformerError as error:
             say(f"allformer: {error}" + (" (or /new)" if isinstance(error, LengthError) else ""))

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from allformer.cli.common import say
@@ -34,15 +37,44 @@ class Teller:
         self.shown = ""
 
     def tell(self, prompt: Any, pace: Pace) -> str:
-        """What the model writes after a prompt, or to a conversation, shown bit by bit."""
+        """What the model writes after a prompt, or to a conversation, shown bit by bit; then the
+        line ends, also where it was broken off."""
         stops = self.options.get("stop_strings") or ()
         stream = Stream(self.pipeline.tokenizer, self.write, stops)
-        try:
-            [text] = generate(self.pipeline, [prompt], streamer=stream, pace=pace, **self.options)
-        finally:
-            self.shown = stream.text
+        with _warned_below(lambda: bool(stream.text)):
+            try:
+                [text] = generate(
+                    self.pipeline, [prompt], streamer=stream, pace=pace, **self.options
+                )
+            except BaseException:
+                if stream.text:
+                    self.write("\n")
+                raise
+            finally:
+                self.shown = stream.text
+            self.write("\n")
         assert isinstance(text, str)
         return text
+
+
+@contextmanager
+def _warned_below(begun: Callable[[], bool]) -> Iterator[None]:
+    """Inside, a warning that comes when a line has begun waits for its end."""
+    tell, waiting = warnings.showwarning, list[Any]()
+
+    def hear(*told: Any, **more: Any) -> None:
+        if begun():
+            waiting.append((told, more))
+        else:
+            tell(*told, **more)
+
+    warnings.showwarning = hear
+    try:
+        yield
+    finally:
+        warnings.showwarning = tell
+        for told, more in waiting:
+            tell(*told, **more)
 
 
 def say_texts(pipeline: Any, source: Source, options: dict[str, Any], as_json: bool) -> None:
@@ -55,9 +87,7 @@ def say_texts(pipeline: Any, source: Source, options: dict[str, Any], as_json: b
         if as_json:
             record = {"prompt": prompt, "text": text, **pace.to_dict()}
             print(json.dumps(record, ensure_ascii=False), flush=True)
-            continue
-        out("\n")
-        if source.live:
+        elif source.live:
             say(str(pace))
     if total.new:
         say(str(total))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.ahead import Draft, Lookup, Memory, aids, fit_draft
+from allformer.cli.ahead import Draft, Lookup, Memory, aids, fit_draft, refuse_beams
 from allformer.cli.common import (
     AsJson,
     Device,
@@ -137,12 +137,14 @@ def generate(
         told["chat_template"] = read_text(chat_template)
     form = _form(regex, json_schema, grammar)
     options |= told | given(seed=seed, structured=form) | {"chat": chat, "num_return_sequences": 1}
-    options |= aids(draft, lookup, cache)
+    options |= aids(draft, lookup, cache, num_beams)
     source = read_source(text, file)
     pipeline = open_model(model, device, dtype)
+    beams = _beams(pipeline, num_beams)
+    refuse_beams(draft, lookup, num_beams, beams)
     if draft is not None:
         options["assistant_model"] = fit_draft(draft, pipeline, device, dtype)
-    if source.typed and _one_by_one(pipeline, num_beams):
+    if source.typed and beams == 1:  # tokens are final as they come; those of beams are not
         from allformer.cli.chat import converse
         from allformer.cli.say import say_texts
 
@@ -200,13 +202,13 @@ def _sound(
     go_on(model, audio, 5.0 if seconds is None else seconds, out, **how)
 
 
-def _one_by_one(pipeline: Any, num_beams: int | None) -> bool:
-    """Whether tokens are final as they come; those of beams are not."""
+def _beams(pipeline: Any, num_beams: int | None) -> int:
+    """How many beams there will be: what was given, or what the checkpoint says."""
     from allformer.tasks.verbs import need
     from allformer.tasks.writing import settings
 
     need(pipeline, "generate")
-    return (num_beams or settings(pipeline).num_beams or 1) == 1
+    return num_beams or settings(pipeline).num_beams or 1
 
 
 def summarise(

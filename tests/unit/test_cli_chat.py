@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 
 import pytest
 
@@ -79,6 +80,17 @@ def test_what_is_written_has_the_form_that_was_asked_for(allformer, checkpoint, 
     said = allformer("generate", path, "Goethe", "--regex", "[0-9]{9}", "--num-beams", 2)
     assert re.fullmatch("[0-9]{9}\n", said.out)
     assert "complete" not in said.err
+
+
+def test_a_warning_after_a_text_stands_on_a_line_of_its_own(allformer, checkpoint, monkeypatch):
+    pytest.importorskip("llguidance")
+    monkeypatch.setattr(sys, "stderr", sys.stdout)  # as on a terminal
+    path, form = checkpoint("gpt2"), ("--regex", "[0-9]{9}", "--max-new-tokens", 5)
+    lines = allformer("generate", path, "Goethe", *form).out.splitlines()
+    assert re.fullmatch("[0-9]+", lines[0])
+    assert lines[1].startswith("allformer: warning: 1 of 1 texts ended before the form")
+    assert "tok/s" in lines[2]
+    assert len(lines) == 3
 
 
 def test_a_forced_first_token_is_no_part_of_the_form(checkpoint, tmp_path, recwarn):

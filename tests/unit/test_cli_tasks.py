@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -238,7 +239,7 @@ def test_guesses_and_eight_bits_change_no_text_and_are_told_of(
     assert 0 <= record["accepted_tokens"] <= record["guessed_tokens"] > 0
 
 
-def test_what_cannot_guess_is_refused(allformer, checkpoint):  # noqa: F811
+def test_what_cannot_guess_is_refused(allformer, checkpoint, tmp_path):  # noqa: F811
     path, other = checkpoint("gpt2"), checkpoint("llama")
     said = allformer("generate", path, "Goethe", "--draft", other)
     assert (said.status, said.out) == (1, "")
@@ -249,6 +250,12 @@ def test_what_cannot_guess_is_refused(allformer, checkpoint):  # noqa: F811
         "--lookup 0 must be a whole number" in allformer("generate", path, "A", "--lookup", 0).err
     )
     assert "--cache int3 is not a choice" in allformer("generate", path, "A", "--cache", "int3").err
+    beams = allformer("generate", "nowhere", "A", "--lookup", 5, "--num-beams", 3)
+    assert "--lookup cannot guess for --num-beams 3; leave one of them out" in beams.err
+    own = shutil.copytree(path, tmp_path / "own")
+    tiny.edit(own / "generation_config.json", num_beams=4)
+    said = allformer("generate", own, "A", "--draft", own)
+    assert "--draft cannot guess for the checkpoint's num_beams=4; give --num-beams 1" in said.err
 
 
 def test_lines_of_prompts_give_one_line_each(allformer, checkpoint):  # noqa: F811
