@@ -37,14 +37,14 @@ def _unpacked(files: TensorFiles) -> Iterator[Stored]:
     for name, stored in files.items():
         stem, _, kind = name.rpartition(".")
         if kind == PACKED:
-            yield _bytes(stored, *_layout(files, stem))
+            yield _bytes(stored, *packed_layout(files, stem))
         elif kind == ZERO:
             yield _least(files, stem)
         else:
             yield stored
 
 
-def _layout(files: TensorFiles, stem: str) -> tuple[int, int]:
+def packed_layout(files: TensorFiles, stem: str) -> tuple[int, int]:
     """The inputs of a layer, and its bits."""
     packed, shape = files[f"{stem}.{PACKED}"], files.get(f"{stem}.{SHAPE}")
     if shape is None or shape.shape != (2,) or shape.dtype not in (torch.int32, torch.int64):
@@ -80,7 +80,7 @@ def _least(files: TensorFiles, stem: str) -> Stored:
         raise CheckpointError(
             f"{files.where}: {stem}.{ZERO} has no {PACKED} and {SCALE} that fit it; download again"
         )
-    scale, (_, bits) = read_whole(beside).float(), _layout(files, stem)
+    scale, (_, bits) = read_whole(beside).float(), packed_layout(files, stem)
     words = read_whole(stored).t().contiguous()  # G N·bits/32
     unsigned = unpack(words.view(torch.uint8), bits, signed=False)[:, : len(scale)].t()
     if bits == 8:

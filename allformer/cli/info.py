@@ -35,7 +35,7 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for scripts.")] = False,
 ) -> None:
     """Parameters by part, operations and memory of a model, by formula, at any length."""
-    from allformer.checkpoint.gguf_file import kinds_of
+    from allformer.checkpoint.held import held_in
     from allformer.cli.tables import count_tables, kinds_table, length_table, presets_table
     from allformer.config import Codec, SoundCodec
     from allformer.config.remix import mixes_fully
@@ -66,20 +66,22 @@ def info(
     long = [count(config, n, dtype_bytes) for n in LONG]
     full = with_full_attention(config)
     beside = None if full is None else [count(full, n, dtype_bytes) for n in LONG]
-    file = _gguf(what)
+    held = held_in(what)
     if as_json:
         split = {each.length: each.as_dict()["cost_split"] for each in grown}
         costs = {"costs_by_length": _costs(long)}
         if beside is not None:
             costs["costs_by_length_with_full_attention"] = _costs(beside)
         told = {"name": what, **table.as_dict(), "cost_split_by_length": split, **costs}
-        print(json.dumps(told | ({"file": kinds_of(file)} if file else {})))
+        if held:
+            told |= {"file": held, "file_bytes": sum(kind["bytes"] for kind in held.values())}
+        print(json.dumps(told))
         return
     square = mixes_fully(config)
     for piece in (*count_tables(what, table, grown, square), length_table(long, beside)):
         show(piece)
-    if file:
-        show(kinds_table(file.name, kinds_of(file)))
+    if held:
+        show(kinds_table((_gguf(what) or Path(what)).name, held))
 
 
 def _tell_codec(what: str, config: Any, dtype_bytes: int, as_json: bool) -> None:

@@ -136,7 +136,8 @@ def count_tables(name: str, count: Count, grown: Sequence[Count], square: bool) 
     cost.add_column()
     cost.add_column(justify="right")
     cost.add_row("forward FLOPs per token", f"{count.flops_per_token:,}")
-    cost.add_row("weights", _bytes(count.parameters * count.dtype_bytes))
+    size = "1 byte" if count.dtype_bytes == 1 else f"{count.dtype_bytes} bytes"
+    cost.add_row(f"weights, at {size} a number", _bytes(count.parameters * count.dtype_bytes))
     cost.add_row("key/value cache per token", _bytes(count.cache_bytes_per_token))
     cost.add_row("remembered while generating", _bytes(count.state_bytes))
     cost.add_row("activations for one sequence's backward", _bytes(count.activation_bytes))
@@ -177,15 +178,19 @@ def length_table(own: Sequence[Count], full: Sequence[Count] | None) -> Table:
 
 
 def kinds_table(name: str, kinds: Mapping[str, Mapping[str, int]]) -> Table:
-    """What a GGUF file holds, by ggml's types."""
+    """What a checkpoint's files hold, by the types of its numbers."""
     table = Table(title=f"in {name}", title_justify="left")
     for column in ("type", "tensors", "numbers", "bytes", "bits a number"):
         table.add_column(column, justify="left" if column == "type" else "right")
-    for kind, held in kinds.items():
+    sums = {name: sum(held[name] for held in kinds.values()) for name in _HELD}
+    for kind, held in {**kinds, **({"total": sums} if len(kinds) > 1 else {})}.items():
         bits = 8 * held["bytes"] / max(1, held["numbers"])
-        row = (f"{held['tensors']:,}", f"{held['numbers']:,}", _bytes(held["bytes"]), f"{bits:g}")
-        table.add_row(kind, *row)
+        row = (f"{held['tensors']:,}", f"{held['numbers']:,}", _bytes(held["bytes"]), f"{bits:.4g}")
+        table.add_row(kind, *row, style="bold" if held is sums else None)
     return table
+
+
+_HELD = ("tensors", "numbers", "bytes")
 
 
 def _beside(counts: Sequence[Count] | None, i: int) -> list[Count]:

@@ -82,3 +82,28 @@ def test_what_cannot_be_done_is_said_before_the_work(checkpoint, convert, texts,
 def test_a_text_that_fills_no_row_is_refused(checkpoint):  # noqa: F811
     with pytest.raises(DataError, match="give a longer one"):
         calibration(open_pipeline(checkpoint("llama")), ["too short"])
+
+
+@pytest.mark.parametrize("kind", ["int4", "int8"])
+def test_info_tells_the_real_bytes_of_a_quantised_directory(
+    checkpoint,  # noqa: F811
+    convert,
+    tmp_path,
+    capsys,
+    kind,
+):
+    out = tmp_path / "few"
+    convert(checkpoint("llama"), out, "--quantise", kind)
+    assert command(app, ["info", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    size = (out / "model.safetensors").stat().st_size
+    assert 0 < size - told["file_bytes"] < 20_000, "all but the header"
+    held = told["file"]
+    assert set(held) == {"F32", kind}
+    layers = [x for x in af.load(out).modules() if isinstance(x, Quantised)]
+    assert held[kind]["numbers"] == sum(x.inputs * x.outputs for x in layers)
+    assert told["parameters"] == sum(each["numbers"] for each in held.values())
+    assert command(app, ["info", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert f"in {out.name}" in said
+    assert "weights, at 2 bytes a number" in said
