@@ -34,6 +34,18 @@ _REFUSED = {
     "output_logits": "call generate",
     "return_dict_in_generate": "leave it out: an engine gives replies",
 }
+# Arguments of `generate` beside its options.
+_ELSEWHERE = {
+    "attention_mask": "give ids without padding",
+    "streamer": "iterate over the reply that add gives, or over Engine.stream()",
+    "tokenizer": "leave it out: an engine has ids alone",
+    "limits": "give each request its max_new_tokens",
+    "structured": "give processors=[structured.form(tokenizer, vocab=…, eos=[…], start=len(ids))]",
+    "prefix": "leave it out: what requests have in common at their beginning is read once",
+    "assistant_model": "leave it out: the tokens are the same",
+    "cache": "leave it out, or call generate",
+    "dtype": "say it to all: Engine(model, dtype=…)",
+}
 
 
 class Work(NamedTuple):
@@ -54,6 +66,9 @@ def admit(
     options: Mapping[str, Any],
 ) -> Work:
     """The arguments of `Engine.add` as the work that they mean; what cannot work is refused."""
+    _check_names(model, options)
+    options = dict(options)
+    generation = options.pop("generation_config", None) or generation  # transformers' name for it
     check_generation(generation)
     check_processors(processors)
     g = settle(*own_options(model), generation, options=options)
@@ -64,7 +79,7 @@ def admit(
             raise ConfigError(f"an Engine does not take {name}={value!r}; {way_out}")
     if g.use_cache is False:
         raise ConfigError("an Engine does not take use_cache=False; leave it out, or call generate")
-    warn_unused(g, dict(options))
+    warn_unused(g, options)
     check_generator(generator, model.device)
     prompt = _row(ids, "ids")
     with torch.inference_mode():
@@ -84,6 +99,15 @@ def admit(
     request.processors = [*request.processors, *processors]
     read = () if start is source else tuple(source[0].tolist())
     return Work(start[0].tolist(), read, request)
+
+
+def _check_names(model: DecoderOnlyModel | EncoderDecoderModel, options: Mapping[str, Any]) -> None:
+    """Refuse what `generate` would take and an engine does not, by its name."""
+    takes = model.encoder.takes if isinstance(model, EncoderDecoderModel) else ()
+    for name in options:
+        way_out = _ELSEWHERE.get(name, "call generate" if name in takes else None)
+        if way_out is not None:
+            raise ConfigError(f"an Engine does not take {name}; {way_out}")
 
 
 def _check_source(model: EncoderDecoderModel, tokens: int) -> None:

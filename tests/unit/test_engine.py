@@ -442,6 +442,12 @@ REFUSALS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "strings": ([5], {"stop_strings": "a"}, ConfigError, "cancel the request"),
     "scores": ([5], {"output_scores": True}, ConfigError, "output_scores"),
     "no cache": ([5], {"use_cache": False}, ConfigError, "use_cache"),
+    "a form": ([5], {"structured": "a"}, ConfigError, "not take structured; give processors="),
+    "a prefix": ([5], {"prefix": None}, ConfigError, "not take prefix; leave it out"),
+    "eight bits": ([5], {"cache": "int8"}, ConfigError, "not take cache; leave it out, or call"),
+    "a dtype": ([5], {"dtype": None}, ConfigError, "not take dtype; say it to all"),
+    "a mask": ([5], {"attention_mask": 1}, ConfigError, "attention_mask; give ids without padding"),
+    "a wrong config": ([5], {"generation_config": 5}, ConfigError, "must be allformer's"),
     "unknown": ([5], {"max_tokens": 5}, ConfigError, "no option 'max_tokens'"),
     "hot": ([5], {"temperature": -1.0}, ConfigError, "temperature"),
 }
