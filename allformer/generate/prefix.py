@@ -31,7 +31,8 @@ class Prefix:
     come in another order, leave, or have a beginning in common that one row has read. What is kept
     belongs to a model as it was: with other weights, or in another dtype, all is read anew. So it
     is where a layer cannot go back (a window that has moved on, sums) or reads pieces of a text
-    otherwise than the whole (hashes, segments). The memory is given back by `clear`.
+    otherwise than the whole (hashes, segments). What is written through `parameter.data` torch does
+    not count: after it, `clear`, which also gives the memory back.
     """
 
     def __init__(self) -> None:
