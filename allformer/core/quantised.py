@@ -31,6 +31,7 @@ from allformer.core.quantised_cpu import (
     HalfBytes,
     half_bytes,
     multiplies_bytes,
+    multiplies_half_bytes,
     only_result,
     times_bytes,
 )
@@ -66,6 +67,9 @@ class Quantised(Parts, nn.Module):
     `packed` N K·bits/8 uint8, `scale` N G, `least` N G or None. `bias` has the rows of the parts
     that are `biased` (all, unless said), as `Fused` has it. The matrix is not trained; a `delta`
     beside it can be.
+
+    On a CPU the bytes of four bits stand in the order that the product there wants; whoever asks
+    for `packed` puts them back, and has them in the plain order, as `state_dict` and copies do.
     """
 
     packed: Tensor
@@ -116,17 +120,51 @@ class Quantised(Parts, nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantised:
         """`model.to(torch.bfloat16)` says what is computed in: scales are part of the numbers."""
+        self._put_back()
         held = {name: x for name, x in self._buffers.items() if x is not None}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, old in held.items():
             new = self._buffers[name]
             if new is not None and new.dtype != old.dtype:
                 self._buffers[name] = old.to(new.device)
-        self._turned = None
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "packed":
+            self._put_back()
+        return super().__getattr__(name)
+
+    def _in_order_of_cpu(self) -> HalfBytes | None:
+        """The bytes, where they do not stand in the plain order."""
+        turned: HalfBytes | None = self.__dict__.get("_turned")
+        return turned if turned is not None and turned.packed is self._buffers["packed"] else None
+
+    def _plain_bytes(self, turned: HalfBytes) -> Tensor:
+        with torch.inference_mode(False):
+            return pack(turned.numbers(), 4, signed=False)
+
+    def _put_back(self) -> None:
+        turned = self._in_order_of_cpu()
+        if turned is not None:
+            self._buffers["packed"] = self._plain_bytes(turned)
+        self._turned = None
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        turned = self._in_order_of_cpu()
+        if turned is not None:
+            destination[f"{prefix}packed"] = self._plain_bytes(turned)
+
+    def _load_from_state_dict(self, *given: Any, **more: Any) -> None:
+        self._put_back()
+        super()._load_from_state_dict(*given, **more)
 
     def integers(self, rows: slice = ALL) -> Tensor:
         """q, N K, as int8."""
+        turned = self._in_order_of_cpu()
+        if turned is not None:
+            q = turned.numbers()[rows].view(torch.int8)
+            return q - HALF if self.least is None else q
         return unpack(self.packed[rows], self.bits, signed=self.least is None)
 
     def dense(self, dtype: torch.dtype, rows: slice = ALL) -> Tensor:
@@ -165,7 +203,7 @@ class Quantised(Parts, nn.Module):
             y = times_bytes(rows.float(), self.integers(), self.scale[:, 0].float())
         else:
             odd = self.group not in GROUPS or self.outputs % ROWS
-            if odd or len(rows) > FEW or not len(rows):
+            if odd or len(rows) > FEW or not len(rows) or not multiplies_half_bytes():
                 return None
             y = self._half_bytes().times(rows, self.group)
         bias = self.addend(y.dtype)
@@ -173,14 +211,19 @@ class Quantised(Parts, nn.Module):
         return y.to(x.dtype).view(*x.shape[:-1], self.outputs)
 
     def _half_bytes(self) -> HalfBytes:
-        if self._turned is None or self._turned.source is not self.packed:
-            numbers = unpack(self.packed, 4, signed=False)
-            self._turned = half_bytes(self.packed, numbers, self.scale, self.least)
-        return self._turned
+        turned = self._in_order_of_cpu()
+        if turned is None or turned.of is not self.scale:
+            with torch.inference_mode(False):  # what stays is written to by others, too
+                turned = half_bytes(unpack(self.packed, 4, signed=False), self.scale, self.least)
+            self._turned, self._buffers["packed"] = turned, turned.packed
+        return turned
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy makes its own, if it is asked."""
-        return {**self.__dict__, "_turned": None}
+        """A copy, or a pickle, has the plain order."""
+        turned, state = self._in_order_of_cpu(), {**self.__dict__, "_turned": None}
+        if turned is not None:
+            state["_buffers"] = {**self._buffers, "packed": self._plain_bytes(turned)}
+        return state
 
     def plain(self, x: Tensor) -> Tensor:
         """The oracle: the whole matrix in x's dtype, then the product."""

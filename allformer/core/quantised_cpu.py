@@ -5,8 +5,9 @@ written in two digits of eight bits each, so that it keeps sixteen: 1.5e-5 of a 
 is lost, where the usual one digit loses 4e-3. The bytes are read where they lie.
 
 Four bits, for up to `FEW` rows: torch's product of bf16 by four bits. It wants the bytes in an
-order of its own (a second copy, made at the first call), and x, scales and results are rounded to
-bf16: 2e-3 of a value, which is far less than what four bits have lost.
+order of its own: from the first call on a layer has them in that one alone, and they are put back
+where somebody asks for them. x, scales and results are rounded to bf16: 2e-3 of a value, which is
+far less than what four bits have lost.
 
 Legend: M rows, K inputs, N outputs, G groups of a row.
 """
@@ -66,9 +67,9 @@ def times_bytes(x: Tensor, q: Tensor, scale: Tensor) -> Tensor:
 class HalfBytes(NamedTuple):
     """A matrix in four bits, in the order that torch's product reads it."""
 
-    source: Tensor  # what it was made of: another one there, and it must be made again
-    packed: Tensor
+    packed: Tensor  # N K/2
     scales: Tensor  # G N 2: a scale, and what is added to each number of the group
+    of: Tensor  # the scales that they were made of: others there, and it must be made again
 
     def times(self, x: Tensor, group: int) -> Tensor:
         """x M K → M N, in bf16."""
@@ -77,13 +78,59 @@ class HalfBytes(NamedTuple):
         )
         return y
 
+    def numbers(self) -> Tensor:
+        """N K, 0 … 15, in the plain order again."""
+        order = _order()
+        assert order is not None
+        return _ordered(self.packed, order)
 
-def half_bytes(packed: Tensor, unsigned: Tensor, scale: Tensor, least: Tensor | None) -> HalfBytes:
-    """`unsigned` N K are the numbers of `packed`, 0 … 15."""
+
+def half_bytes(unsigned: Tensor, scale: Tensor, least: Tensor | None) -> HalfBytes:
+    """`unsigned` N K are the numbers, 0 … 15."""
     centre = torch.zeros_like(scale) if least is None else least + 8 * scale
     scales = torch.stack((scale, centre), -1).transpose(0, 1).to(torch.bfloat16).contiguous()
-    turned: Any = torch.ops.aten._convert_weight_to_int4pack_for_cpu(unsigned.int(), 1)
-    return HalfBytes(packed, turned, scales)
+    return HalfBytes(_turned(unsigned), scales, scale)
+
+
+def multiplies_half_bytes() -> bool:
+    """Whether torch has the product here, in an order that is understood."""
+    return _order() is not None
+
+
+def _turned(unsigned: Tensor) -> Tensor:
+    packed: Any = torch.ops.aten._convert_weight_to_int4pack_for_cpu(unsigned.int(), 1)
+    return packed  # type: ignore[no-any-return]
+
+
+def _ordered(packed: Tensor, order: Tensor) -> Tensor:
+    """From torch's order: column after column of a block of rows; what is left over makes a block
+    of its own, whose rows stand in order."""
+    rows, inputs, block = len(packed), 2 * packed.shape[1], len(order)
+    whole, flat = rows // block * block, packed.reshape(-1)
+    halves = torch.stack((flat & 0xF, flat >> 4), -1).view(-1)
+    blocks, rest = halves[: whole * inputs], halves[whole * inputs :]
+    first = blocks.view(-1, inputs, block).transpose(1, 2)[:, order.argsort()]
+    return torch.cat((first.reshape(whole, inputs), rest.view(inputs, rows - whole).t()))
+
+
+@cache
+def _order() -> Tensor | None:
+    """Which row of a block stands where in a column: it depends on the processor. None: unknown."""
+    with torch.inference_mode(False):
+        rows = torch.arange(128, dtype=torch.uint8)[:, None].expand(-1, 64)
+        draw = torch.Generator().manual_seed(0)
+        some = torch.randint(16, (128 + ROWS, 64), dtype=torch.uint8, generator=draw)
+        try:
+            low, high = (_turned(digit).view(-1)[:64] for digit in (rows % 16, rows // 16))
+            mixed = _turned(some)
+        except (RuntimeError, NotImplementedError, AttributeError):
+            return None
+        found = torch.stack(((low & 0xF) + 16 * (high & 0xF), (low >> 4) + 16 * (high >> 4)), -1)
+        for block in (64, 32, 16):
+            order = found.view(-1)[:block].long()
+            if order.sort().values.equal(torch.arange(block)):
+                return order if _ordered(mixed, order).equal(some) else None
+    return None
 
 
 _plain: ContextVar[bool] = ContextVar("plain", default=False)

@@ -59,6 +59,11 @@ class Prefix:
         whole step, if one row is all there is (`alone`): of several, some may have moved.
         """
         self._enter(state, ids[:, state.skip :], (_weights(model), kind))
+
+        def keep() -> None:  # a layer in four bits may have brought its bytes into another order
+            self._of = (_weights(model), kind)
+            self._keep(state)
+
         try:
             yield
         except BaseException:
@@ -66,11 +71,11 @@ class Prefix:
             cache = state.cache
             if alone and cache is not None and cache.cuts(int(cache.length)):
                 cache.cut(int(cache.length))  # some layers may have read more than others
-                self._keep(state)
+                keep()
             else:
                 self.clear()
             raise
-        self._keep(state)
+        keep()
 
     def _enter(self, state: State, ids: Tensor, of: Any) -> None:
         cache, kept = self._cache, self._ids
@@ -87,7 +92,6 @@ class Prefix:
                 state.cache, state.read = cache, ids[:, :length]
                 state.skip += length  # prefill reads what follows
         self.clear()
-        self._of = of
 
     def _keep(self, state: State) -> None:
         state.plainly()
@@ -126,5 +130,10 @@ def _marked(ids: Tensor, mask: Tensor | None) -> Tensor:
 def _weights(model: nn.Module) -> list[tuple[int, int, int]]:
     """Which tensors a model is, and how often each was written to; tables that it works out for
     itself, and makes longer, are not among them."""
-    tensors = model.state_dict(keep_vars=True).values()
+    tensors = [
+        x
+        for module in model.modules()
+        for name, x in (*module._parameters.items(), *module._buffers.items())
+        if x is not None and name not in module._non_persistent_buffers_set
+    ]
     return [(id(x), x.data_ptr(), 0 if x.is_inference() else x._version) for x in tensors]

@@ -215,3 +215,34 @@ def test_other_bytes_are_seen_and_a_copy_stands_alone():
         layer.packed = layer.packed ^ 0x11
         torch.testing.assert_close(copy(x), before)
         torch.testing.assert_close(layer(x), layer.plain(x), rtol=0.02, atol=0.5)
+
+
+@pytest.mark.parametrize("outputs", [48, 64, 144])  # less than a block of torch's, one, and more
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_four_bits_are_held_once_and_whoever_asks_has_the_plain_order(outputs, symmetric):
+    check_held_once(outputs, symmetric)
+
+
+def check_held_once(outputs: int = 144, symmetric: bool = True) -> None:
+    layer, _ = drawn(Linear(64, outputs), 4, symmetric, group=32)
+    plain, x = layer.packed.clone(), torch.randn(1, 64)
+    whole = layer.dense(torch.float32)
+    with torch.inference_mode():
+        said = layer(x)
+    assert not layer._buffers["packed"].equal(plain), "torch's product has an order of its own"
+    held = [x for x in (layer._turned.packed, *layer.buffers()) if x.dtype == torch.uint8]
+    assert len({x.data_ptr() for x in held}) == 1
+    assert layer.dense(torch.float32).equal(whole)
+    assert layer.state_dict()["packed"].equal(plain)
+    twin = deepcopy(layer)
+    assert twin._buffers["packed"].equal(plain)
+    with torch.no_grad():
+        twin(x)
+    other, _ = drawn(Linear(64, outputs), 4, symmetric, group=32, seed=1)
+    twin.load_state_dict(other.state_dict())
+    assert twin.packed.equal(other.packed)
+    with torch.no_grad():
+        assert twin(x).equal(other(x))
+    for _ in range(2):
+        assert layer.to("cpu").packed.equal(plain)
+        assert layer(x).equal(said)
