@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from allformer.core.int8 import multiplies_bytes, times_bytes
 from allformer.core.linear import Delta, Fused, Linear, Parts, changed
 from allformer.core.matmul import matmul
 from allformer.core.precision import cast
@@ -30,10 +31,8 @@ from allformer.core.quantised_cpu import (
     ROWS,
     HalfBytes,
     half_bytes,
-    multiplies_bytes,
     multiplies_half_bytes,
     only_result,
-    times_bytes,
 )
 from allformer.errors import ConfigError
 
@@ -200,7 +199,7 @@ class Quantised(Parts, nn.Module):
         if self.bits == 8:
             if self.scale.shape[1] > 1 or self.least is not None or not multiplies_bytes():
                 return None
-            y = times_bytes(rows.float(), self.integers(), self.scale[:, 0].float())
+            y = times_bytes(rows.float(), self.integers(), self.scale[:, 0].float(), fine=True)
         else:
             odd = self.group not in GROUPS or self.outputs % ROWS
             if odd or len(rows) > FEW or not len(rows) or not multiplies_half_bytes():

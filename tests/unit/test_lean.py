@@ -319,7 +319,7 @@ def test_compiled_products_are_torchs(rows: int) -> None:
     more = compiled().fp32(x, weight, None, wanted)
     torch.testing.assert_close(more, wanted + x @ weight.t(), rtol=1e-4, atol=1e-4)
     plain = Int8Few(weight, bias)
-    rounded = plain.turned.t()
+    rounded = plain.weight
     mine = compiled().int8(x, rounded, plain.scale, rounded.sum(1, dtype=torch.int32), bias)
     torch.testing.assert_close(mine, plain(x), rtol=1e-5, atol=1e-5)  # the same whole numbers
     twice = compiled().int8(x, rounded, plain.scale, rounded.sum(1, dtype=torch.int32), bias, mine)

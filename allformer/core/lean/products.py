@@ -82,7 +82,7 @@ class Eight:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.plain = Int8Few(weight, bias)
-        self.weight = self.plain.turned.t()  # N K
+        self.weight = self.plain.weight  # N K
         self.sums = self.weight.sum(1, dtype=torch.int32)
         self.few: Few | None = find_few() if few_serves(self.weight) else None
         self.most = MANY if len(weight) >= WIDE else 2 * MANY  # rows of which few.c is the fastest
