@@ -1,32 +1,28 @@
 """Steps by one token of each row, in a few fixed shapes, so that a GPU replays them as graphs.
 
 Rows are filled up to the next size of `SIZES` with rows that are nobody's, which write to page 0.
-A shape is captured when it has come often enough: until then steps are called as they are.
 
 Legend: R rows, P pages of a row, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from allformer.core.graph import Captured, on_side_stream
 from allformer.core.resumed import Resumed, resume_each
+from allformer.generate.graph import Graph
 from allformer.generate.line import Line
 
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 # The pages of a row, and of a source, are filled up too, to the next power of two from here on: a
 # table costs next to nothing, a graph tens of milliseconds.
 PAGES, SOURCES = 256, 8
-# To capture costs a few calls of the same (one to warm up, one to record, and the host's time for
-# the graph): a shape that has come three times is likely to come often.
-OFTEN = 3
 
 Call = Callable[[Tensor, Resumed, Tensor, tuple[Tensor, Tensor] | None], Tensor]
 
@@ -42,32 +38,33 @@ class Shape(NamedTuple):
 class FixedSteps:
     """`call(ids, layout, table, sources)` in fixed shapes; with `capture`, as graphs of a GPU.
 
-    A shape that cannot be captured is called as it is from then on; `refused` says why.
+    If one cannot be captured, all are called as they are from then on; `refused` says why.
     """
 
     def __init__(self, call: Call, device: torch.device, across: bool, capture: bool) -> None:
         self.call, self.device, self.across, self.capture = call, device, across, capture
-        self.refused: str | None = None
-        self._seen: Counter[Shape] = Counter()
         self._frames: dict[Shape, _Frame] = {}
-        self._graphs: dict[Shape, Captured] = {}
+        self._graphs: dict[Shape, Graph] = {}
         # One graph runs at a time: they may have their memory together.
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+    @property
+    def refused(self) -> str | None:
+        """Why a shape could not be captured."""
+        return next((x.refused for x in self._graphs.values() if x.refused is not None), None)
 
     def read(self, lines: Sequence[Line]) -> Tensor:
         """The logits behind the one token of each line, R V; they stand until the next call."""
         shape = self._shape(lines)
         if shape not in self._frames:
-            self._frames[shape] = _Frame(shape, self.device)
+            frame = self._frames[shape] = _Frame(shape, self.device)
+            run = partial(self._run, frame)
+            self._graphs[shape] = Graph(run, self.device, lambda: self._pool)
         frame = self._frames[shape]
         frame.fill(lines)
-        self._seen[shape] += 1
-        if self.capture and self.refused is None and self._seen[shape] > OFTEN:
-            graph = self._graphs.get(shape) or self._record(shape, frame)
-            if graph is not None:
-                logits: Tensor = graph.replay()
-                return logits[: len(lines)]
-        return self._run(frame)[: len(lines)]
+        graphs = self.capture and self.refused is None
+        logits = self._graphs[shape]() if graphs else self._run(frame)
+        return logits[: len(lines)]
 
     def _shape(self, lines: Sequence[Line]) -> Shape:
         rows = next((size for size in SIZES if size >= len(lines)), _power(len(lines)))
@@ -78,16 +75,6 @@ class FixedSteps:
     def _run(self, frame: _Frame) -> Tensor:
         sources = (frame.sources, frame.lengths) if self.across else None
         return self.call(frame.ids, resume_each(frame.past), frame.table, sources)
-
-    def _record(self, shape: Shape, frame: _Frame) -> Captured | None:
-        """Nothing goes wrong when a step is done twice: it writes the same at the same places."""
-        try:
-            on_side_stream(lambda: self._run(frame))
-            self._graphs[shape] = Captured(lambda: self._run(frame), self._pool)
-        except RuntimeError as error:
-            self.refused = str(error)
-            return None
-        return self._graphs[shape]
 
 
 class _Frame:

@@ -6,62 +6,79 @@
     logits = listener.step(tokens, heard.state)          # a graph for each number of texts
 
 A step is hundreds of kernels that take microseconds each: a graph launches them at once. Its keys
-and values lie in memory of a fixed size, which the next window of as many texts uses again: a state
-is good until the next `begin`. Where there is no GPU the same runs without graphs.
+and values lie in memory of a fixed size, which later windows of as many texts use again. The first
+calls of a size, texts that multiply (beams), and what cannot be captured go the plain way.
 
 Legend: A windows, R texts (rows), M mel bins, T frames, S vectors of the encoder, V vocabulary.
 """
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from allformer.core.fused import capturing
-from allformer.core.graph import Captured, on_side_stream
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.core.states import Cache, Static
+from allformer.core.taps import listening
+from allformer.generate.graph import Graph
 from allformer.speech.listener import Heard, Listener
 from allformer.speech.vocabulary import Vocabulary
 
+MOST = 4  # sizes whose memory is kept: of batches, the usual one and what is left at the end
 
-class Graph:
-    """One call on inputs that stand still: `Graph(call, x)(x)`; on a CPU the call itself."""
+
+class Still:
+    """One call on inputs that stand still: `Still(call, x)(x)`."""
 
     def __init__(self, call: Callable[[Tensor], Tensor], given: Tensor) -> None:
         self.call, self.given = call, given.clone()
-        self.captured: Captured | None = None
-        if given.is_cuda:
-            with capturing():
-                for _ in range(2):  # library handles, kernels that are compiled
-                    on_side_stream(lambda: call(self.given))
-                self.captured = Captured(lambda: call(self.given))
+        self.graph = Graph(lambda: call(self.given), given.device, lambda: None)
 
     def __call__(self, given: Tensor) -> Tensor:
         """What it gives stands until the next call."""
+        if listening():  # a graph shows nothing
+            return self.call(given)
         self.given.copy_(given)
-        if self.captured is None:
-            return self.call(self.given)
-        result: Tensor = self.captured.replay()
-        return result
+        return self.graph()
 
 
-class StaticTexts:
-    """What the decoder knows of R texts: a cache of a fixed size, and the graph of a step."""
+class Room:
+    """Memory of a fixed size for R texts, and a step in it."""
 
     def __init__(self, cache: Cache, rows: int) -> None:
         self.cache, self.rows = cache, rows
-        self.graph: Graph | None = None
-        self.moved = False  # to tensors of another size, which no graph knows
+        self.step: Still | None = None
+
+
+class Texts:
+    """What the decoder knows of some texts. They have a room to themselves, which others get when
+    nobody asks for these any more."""
+
+    def __init__(self, model: EncoderDecoderModel, room: Room, idle: list[Room]) -> None:
+        self.model, self.cache = model, room.cache
+        self.room: Room | None = room
+        self._leave = weakref.finalize(self, idle.append, room)
 
     def select(self, rows: Tensor) -> None:
-        """Texts change places, or multiply: then they go on without a graph."""
-        self.moved = self.moved or len(rows) != self.rows
-        self.cache.select(rows)
+        """Texts change places, or multiply: then they go on in memory that grows."""
+        if self.room is None or len(rows) == self.room.rows:
+            self.cache.select(rows)
+            return
+        old, length = self.cache, int(self.cache.length)
+        self.cache = self.model.new_cache()
+        self.cache.length = length
+        for mine, other in zip(self.cache.layers, old.layers, strict=True):
+            mine.own.resume(other.own, rows, length)
+            assert other.cross is not None
+            mine.cross = other.cross[0].clone(), other.cross[1].clone()
+        self.room = None
+        self._leave()
 
 
 class CapturedListener(Listener):
@@ -71,23 +88,28 @@ class CapturedListener(Listener):
         self, model: EncoderDecoderModel, vocabulary: Vocabulary, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__(model, vocabulary, dtype)
-        self._encoders: dict[torch.Size, Graph] = {}
-        self._texts: dict[int, StaticTexts] = {}
+        self._encoders: dict[torch.Size, Still] = {}
+        self._idle: dict[int, list[Room]] = {}  # by the number of texts
+        self._lock = threading.Lock()
 
     @torch.inference_mode()
     def encode(self, mel: Tensor) -> Tensor:
         mel = mel.to(self.device, self.dtype)
-        if mel.shape not in self._encoders:
-            self._encoders[mel.shape] = Graph(super().encode, mel)
-        return self._encoders[mel.shape](mel).clone()
+        with self._lock:  # what it reads and what it gives are the same tensors each time
+            encode = _recent(self._encoders, mel.shape) or Still(super().encode, mel)
+            self._encoders[mel.shape] = encode
+            return encode(mel).clone()
 
     def begin(self, ids: Tensor, memory: Tensor, at: int) -> Heard:
-        texts = self._texts.get(len(ids))
-        if texts is None or texts.moved:
+        with self._lock:
+            idle: list[Room] | None = _recent(self._idle, len(ids))
+            idle = self._idle[len(ids)] = [] if idle is None else idle
+            room = idle.pop() if idle else None
+        if room is None:
             layers = len(self.model.decoder.order)
-            texts = StaticTexts(Static.cache(layers, self.places, self.device), len(ids))
-            self._texts[len(ids)] = texts
-        hidden = self._anew(texts.cache, ids, memory)
+            room = Room(Static.cache(layers, self.places, self.device), len(ids))
+        texts = Texts(self.model, room, idle)
+        hidden = self._anew(room.cache, ids, memory)
         scores = widen(self.model.logits(hidden[:, [at, -1]]))
         return Heard(scores[:, 0], scores[:, 1], texts)
 
@@ -111,15 +133,20 @@ class CapturedListener(Listener):
         return hidden
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        if state.moved:
+        room: Room | None = state.room
+        if room is None:
             return self._step(tokens, state.cache)
-        if state.graph is None:
-            # Warming up moves the counter on, which is then put back.
-            before = state.cache.length.clone()
-            state.graph = Graph(lambda given: self._step(given, state.cache), tokens)
-            state.cache.length.copy_(before)
-        logits: Tensor = state.graph(tokens)
-        return logits
+        if room.step is None:
+            cache = room.cache
+            room.step = Still(lambda given: self._step(given, cache), tokens)
+        return room.step(tokens)
 
     def _step(self, tokens: Tensor, cache: Cache) -> Tensor:
         return widen(self.model.logits(self._read(tokens[:, None], cache)[:, -1]))
+
+
+def _recent(kept: dict[Any, Any], key: Any) -> Any:
+    """What is kept under a key, moved to the end; for a new one the oldest makes room."""
+    if key not in kept and len(kept) == MOST:
+        del kept[next(iter(kept))]
+    return kept.pop(key, None)

@@ -67,7 +67,7 @@ def open_speech(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     tokenizer: str | Path | None = None,
-    capture: bool = False,
+    capture: bool = True,
 ) -> SpeechPipeline:
     """Open a Whisper for many recordings: a directory, a hub id, or OpenAI's file.
 
@@ -77,8 +77,8 @@ def open_speech(
     precision is slow, they are widened to fp32 unless `dtype` says otherwise; `dtype="int8"`, on a
     CPU, computes matrix products in eight bits, which is faster and less exact. OpenAI's files have
     no tokeniser: `tokenizer` is a directory with one, or a `.tiktoken` file; without it, that of
-    the package openai-whisper is taken, where it is installed. `capture`: on a GPU, encoder and
-    steps become CUDA graphs, which pay for many windows by the likeliest tokens, not for beams.
+    the package openai-whisper is taken, where it is installed. On a GPU encoder and steps become
+    CUDA graphs when a size comes again (beams do not, and with `capture=False` nothing does).
     """
     where = device if isinstance(device, torch.device) else pick_device(device)
     int8 = isinstance(dtype, str)

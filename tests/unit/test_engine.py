@@ -14,7 +14,7 @@ import torch
 
 from allformer.errors import ConfigError, GenerationError, LengthError
 from allformer.generate import engine as engine_room
-from allformer.generate import fixed_steps
+from allformer.generate import graph
 from allformer.generate.engine import Engine
 from allformer.generate.fixed_steps import FixedSteps
 from tests.engines import Ask, Heard, ask, check_alone, check_empty, writer
@@ -66,23 +66,38 @@ def check_fixed(kind: str = PLAIN) -> None:
 def test_steps_that_are_replayed_say_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations written down and done again stand for a graph: nothing depends on the host."""
     recorded = pytest.importorskip("tests.recorded", reason="nothing here records operations")
-    monkeypatch.setattr(fixed_steps, "Captured", recorded.Recorded)
-    monkeypatch.setattr(fixed_steps, "on_side_stream", lambda call: call())
+    monkeypatch.setitem(graph.CAPTURES, "cpu", recorded.Recorded)
     model, engine = writer(kind), small(kind, pages=100)
     across = kind.startswith("seq2seq")
     steps = FixedSteps(engine.reader.call, model.device, across, capture=True)
     engine.reader.steps = steps
     check_alone(model, [*mixed(model), *mixed(model)], engine)
-    assert steps._graphs
+    assert any(each.captured is not None for each in steps._graphs.values())
     assert steps.refused is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_graphs_of_a_gpu_say_what_steps_by_hand_say() -> None:
+    model = deepcopy(writer("rotary")).to("cuda", torch.bfloat16)
+    said = []
+    for capture in (True, False):
+        engine = Engine(model, pages=200, page=16)
+        if engine.reader.steps is None:
+            pytest.skip("no kernel reads pages here")
+        engine.reader.steps.capture = capture
+        replies = [engine.add(list(range(5, 9 + i)), max_new_tokens=20) for i in range(5)]
+        said.append([reply.result().tolist() for reply in replies])
+        graphs = engine.reader.steps._graphs.values()
+        assert engine.reader.steps.refused is None
+        assert any(each.captured is not None for each in graphs) == capture
+    assert said[0] == said[1]
 
 
 def test_what_cannot_be_captured_is_called_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(call: Any, pool: Any) -> None:
         raise RuntimeError("operation not permitted")
 
-    monkeypatch.setattr(fixed_steps, "Captured", refuse)
-    monkeypatch.setattr(fixed_steps, "on_side_stream", lambda call: call())
+    monkeypatch.setitem(graph.CAPTURES, "cpu", refuse)
     model, engine = writer(PLAIN), small(pages=100)
     engine.reader.steps = FixedSteps(engine.reader.call, model.device, False, capture=True)
     check_alone(model, mixed(model), engine)

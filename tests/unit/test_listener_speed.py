@@ -14,9 +14,11 @@ from allformer.core.lean import LeanCache, LeanDecoder
 from allformer.core.taps import listen
 from allformer.errors import ConfigError
 from allformer.families import whisper
+from allformer.generate import graph
 from allformer.speech.captured import CapturedListener
 from allformer.speech.listener import Listener
 from allformer.tasks.speech_pipeline import _check_int8
+from tests.recorded import Recorded
 
 SMALL = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 64}
 SMALL |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 64}
@@ -53,13 +55,14 @@ def written(listener: Any, memory: torch.Tensor) -> list[torch.Tensor]:
     with torch.inference_mode():
         ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
         heard = listener.begin(ids, memory, 1)
-        found = [heard.at, heard.next, listener.step(torch.tensor([3, 4]), heard.state)]
-        found.append(listener.step(torch.tensor([4, 2]), heard.state))
+        found = [heard.at, heard.next]
+        found.append(listener.step(torch.tensor([3, 4]), heard.state).clone())
+        found.append(listener.step(torch.tensor([4, 2]), heard.state).clone())
         heard.state.select(torch.tensor([0, 0, 0, 1, 1, 1]))
-        found.append(listener.step(torch.arange(6), heard.state))
+        found.append(listener.step(torch.arange(6), heard.state).clone())
         heard.state.select(torch.tensor([2, 1, 0, 5, 3, 3]))
-        found.append(listener.step(torch.arange(6), heard.state))
-    return [x.clone() for x in found]
+        found.append(listener.step(torch.arange(6), heard.state).clone())
+    return found
 
 
 @functools.cache
@@ -98,8 +101,11 @@ def check_fixed() -> None:
     with torch.inference_mode():  # a window before: its keys and values are written over
         heard = listener.begin(torch.tensor([[1, 2], [2, 3]]), sound().flip(0), 0)
         listener.step(torch.tensor([1, 2]), heard.state)
+    del heard  # its room is free
+    assert len(listener._idle[2]) == 1
     check_same(listener)
     check_same(listener)
+    assert len(listener._idle[2]) == 1
 
 
 def test_the_encoder_is_as_ever_behind_graphs() -> None:
@@ -107,6 +113,82 @@ def test_the_encoder_is_as_ever_behind_graphs() -> None:
     one, other = (kind(shared(), None) for kind in (CapturedListener, Listener))  # type: ignore[arg-type]
     torch.testing.assert_close(one.encode(mel), other.encode(mel))
     torch.testing.assert_close(one.encode(mel + 1), other.encode(mel + 1))
+
+
+def check_by_graphs() -> None:
+    """Operations written down and done again stand for graphs; two states are alive at a time."""
+    listener, plain = CapturedListener(shared(), None), Plain(shared(), None)  # type: ignore[arg-type]
+    ids, other = torch.tensor([[1, 2], [2, 3]]), torch.tensor([[4, 2], [7, 3]])
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setitem(graph.CAPTURES, "cpu", Recorded)
+        for _ in range(3):
+            states = [
+                [x.begin(y, sound(), 0).state for x in (listener, plain)] for y in (ids, other)
+            ]
+            for step in range(4):
+                for mine, theirs in states:
+                    said = torch.tensor([step, 5])
+                    close(listener.step(said, mine), plain.step(said, theirs))
+            del states, mine, theirs
+        assert [len(rooms) for rooms in listener._idle.values()] == [2], "rooms are used again"
+        assert all(room.step.graph.captured for room in listener._idle[2])
+        check_same(listener)  # texts multiply, and the room is free for others
+        assert len(listener._idle[2]) == 2
+        mel = torch.randn(5, 2, 80, 100)
+        for each in mel:
+            close(listener.encode(each), plain.encode(each))
+        assert all(each.graph.captured for each in listener._encoders.values())
+
+
+def close(mine: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_what_was_captured_gives_what_the_model_gives() -> None:
+    check_by_graphs()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@torch.inference_mode()
+def test_graphs_of_a_gpu_give_what_the_model_gives() -> None:
+    model = hearer().cuda()
+    listener, plain = CapturedListener(model, None), Plain(model, None)  # type: ignore[arg-type]
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]], device="cuda")
+    for window in torch.randn(4, 2, 80, 100):
+        memory = listener.encode(window)
+        close(memory, plain.encode(window))
+        mine, theirs = (x.begin(ids, memory, 1).state for x in (listener, plain))
+        for step in range(3):
+            said = torch.tensor([step, 5], device="cuda")
+            close(listener.step(said, mine), plain.step(said, theirs))
+        for rows in ([1, 0], [0, 0, 1, 1]):
+            at = torch.tensor(rows, device="cuda")
+            mine.select(at)
+            theirs.select(at)
+            close(listener.step(at, mine), plain.step(at, theirs))
+        del mine, theirs
+    [room] = listener._idle[2]
+    for graphs in (room.step.graph, *(each.graph for each in listener._encoders.values())):
+        assert graphs.captured is not None, graphs.refused
+
+
+def test_what_cannot_be_captured_is_heard_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("operation not permitted")
+
+    monkeypatch.setitem(graph.CAPTURES, "cpu", refuse)
+    listener = CapturedListener(shared(), None)  # type: ignore[arg-type]
+    for _ in range(3):
+        check_same(listener)
+
+
+def test_memory_is_kept_for_a_few_sizes_alone() -> None:
+    listener = CapturedListener(shared(), None)  # type: ignore[arg-type]
+    with torch.inference_mode():
+        for rows in (1, 2, 3, 4, 1, 5):
+            ids = torch.tensor([[1, 2]] * rows)
+            listener.begin(ids, sound()[:1].expand(rows, -1, -1), 0)
+    assert list(listener._idle) == [3, 4, 1, 5]
 
 
 def test_the_lean_decoder_gives_what_the_model_gives() -> None:
