@@ -14,7 +14,9 @@ Legend: M rows, K inputs, N outputs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -96,49 +98,74 @@ class Int8Few:
         return y.view(*x.shape[:-1], -1)
 
 
+class Rounds(Protocol):
+    """A compiled form of what stands around a product of many rows."""
+
+    def round(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x M K in bytes 1 … 255 around 128, and what they are multiples of, M."""
+
+    def scale(self, y: Tensor, scale: Tensor, bias: Tensor | None, add: Tensor | None) -> Tensor:
+        """y M N, each row times its scale, with bias N and `add` M N; where it lies."""
+
+
 class Int8:
     """`Int8(weight, bias)(x)`: weight N K, bias N; for many rows, or a wide N."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, rounds: Rounds | None = None) -> None:
         rounded, scale = rounded_rows(weight.detach().float())
-        self._take(rounded, scale[:, 0], None if bias is None else bias.detach().float())
+        self._take(rounded, scale[:, 0], None if bias is None else bias.detach().float(), rounds)
 
     @classmethod
-    def of(cls, rounded: Tensor, scale: Tensor, bias: Tensor | None) -> Int8:
+    def of(
+        cls, rounded: Tensor, scale: Tensor, bias: Tensor | None, rounds: Rounds | None = None
+    ) -> Int8:
         """Of a weight that is rounded already: bytes N K, scale N."""
         made = cls.__new__(cls)
-        made._take(rounded, scale, bias)
+        made._take(rounded, scale, bias, rounds)
         return made
 
-    def _take(self, rounded: Tensor, scale: Tensor, bias: Tensor | None) -> None:
-        self.scale = scale  # N
+    def _take(
+        self, rounded: Tensor, scale: Tensor, bias: Tensor | None, rounds: Rounds | None
+    ) -> None:
+        self.scale, self.rounds = scale, rounds  # N
         self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
         self.zero = torch.zeros(len(rounded), dtype=torch.int)
-        self.bias = None if bias is None else bias[None]
+        self.bias = bias
         self.outputs = len(rounded)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        """x Wᵀ + b, and `add` … N, if there is one."""
         flat = x.reshape(-1, x.shape[-1])
+        if self.rounds is not None and flat.dtype == torch.float32:
+            more = None if add is None else add.contiguous()
+            seen, unit = self.rounds.round(flat)
+            y = self.rounds.scale(self._times(seen), unit, self.bias, more)
+            return y.view(*x.shape[:-1], self.outputs)
         top = torch.maximum(flat.amax(1, keepdim=True), -flat.amin(1, keepdim=True))
         top.clamp_min_(1e-12)
         # 1 … 255 around 128; a half is added, since what lies behind the point is cut off.
-        seen = flat.mul(127 / top).add_(ZERO + 0.5).to(torch.uint8)
+        y = self._times(flat.mul(127 / top).add_(ZERO + 0.5).to(torch.uint8))
+        top *= 1 / 127
+        y = y.mul_(top) if self.bias is None else torch.addcmul(self.bias, y, top, out=y)
+        y = y.view(*x.shape[:-1], self.outputs)
+        return y if add is None else y.add_(add)
+
+    def _times(self, seen: Tensor) -> Tensor:
+        """Bytes M K by the weights; what the rows of `seen` are multiples of is not in it."""
         y: Tensor = torch.ops.onednn.qlinear_pointwise(
             seen, 1.0, ZERO, self.packed, self.scale, self.zero, None, 1.0, 0, torch.float32,
             "none", [], "",
         )  # fmt: skip
-        top *= 1 / 127
-        y = y.mul_(top) if self.bias is None else torch.addcmul(self.bias, y, top, out=y)
-        return y.view(*x.shape[:-1], self.outputs)
+        return y
 
 
 class Int8Linear(nn.Module):
     """A `Linear` (or the named parts of a `Fused`) in eight bits; it cannot be trained."""
 
-    def __init__(self, linear: Linear) -> None:
+    def __init__(self, linear: Linear, rounds: Rounds | None = None) -> None:
         super().__init__()
         self.parts = linear.parts if isinstance(linear, Fused) else {}
-        self.times = Int8(linear.weight, linear.addend(linear.weight.dtype))
+        self.times = Int8(linear.weight, linear.addend(linear.weight.dtype), rounds)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.times(x).to(x.dtype)
@@ -148,11 +175,14 @@ class Int8Linear(nn.Module):
         return torch.split(y, list(self.parts.values()), dim=-1)
 
 
-def to_int8(module: nn.Module) -> None:
-    """Every linear layer inside, in place, but those that have a delta: they stay as they are."""
+def to_int8(module: nn.Module, find: Callable[[Tensor], Rounds | None] = lambda _: None) -> None:
+    """Every linear layer inside, in place, but those that have a delta: they stay as they are.
+
+    `find(weight)` gives the compiled form of what stands around a product (`lean.few_for`).
+    """
     for name, child in module.named_children():
         if isinstance(child, Linear):
             if child.delta is None:
-                setattr(module, name, Int8Linear(child))
+                setattr(module, name, Int8Linear(child, find(child.weight)))
         else:
-            to_int8(child)
+            to_int8(child, find)

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from allformer.generate.largest import largest
+from allformer.generate.processors import Suppress
 from allformer.generate.request import Generated, Kept, Request, first_step
 from allformer.generate.stepper import State, Stepper
 
@@ -77,12 +78,18 @@ def search_beams(stepper: Stepper, state: State, ids: Tensor, request: Request) 
     running.score = torch.where(torch.arange(beams, device=device) == 0, 0.0, running.score)
     results: list[tuple[Tensor, Beams]] = []  # rows of the caller's, and what they have found
     kept = Kept(request, rows, beams)
+    # Whether somebody else may have the scores: whoever asked for them, or a processor of theirs.
+    ours = all(isinstance(each, Suppress) for each in request.processors)
+    shared = request.keep_scores or not ours
     while True:
         length = rows.steps + 1
         flat = running.ids.flatten(0, 1)
-        logp = request.process(flat, logits.log_softmax(-1), rows.here.repeat_interleave(beams))
+        whose = rows.here.repeat_interleave(beams)
+        logp = request.process(flat, logits.log_softmax(-1), whose, own=True)
         kept.add(logits, logp)
-        sums = (running.score[..., None] + logp.view(-1, beams, vocab)).flatten(1)  # B K·V
+        sums = logp.view(-1, beams, vocab)
+        add = sums.add if shared else sums.add_
+        sums = add(running.score[..., None]).flatten(1)  # B K·V
         if request.draw is None:
             best, where = largest(sums, count)  # B C
             rank = best

@@ -15,8 +15,9 @@ def decode(stepper: Stepper, state: State, ids: Tensor, request: Request) -> Gen
     written = Written(ids, request)
     rows = written.rows
     logits = first_step(stepper, state, ids, request.copies)  # rows V
+    own = not request.keep_logits and ids.device.type == "cpu"  # a graph's stand where they stood
     while True:
-        scores = request.process(written.ids, logits, written.whose)
+        scores = request.process(written.ids, logits, written.whose, own)
         token, rank = _take(scores, rows.here, request)
         written.say(token, rank, logits, scores)
         parting = rows.look()

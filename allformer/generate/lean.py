@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from allformer.core.int8 import has_int8, to_int8
 from allformer.core.lean import LeanCache, LeanDecoder
+from allformer.core.lean.native import few_for
 from allformer.core.lean.served import KINDS, plain_model
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import widen
@@ -157,7 +158,7 @@ def _eight_bits(encoder: nn.Module) -> nn.Module:
     """A copy whose matrices are in eight bits; all else is the encoder's own."""
     same = {id(p): p for p in encoder.parameters()}
     small = copy.deepcopy(encoder, same)
-    to_int8(small)
+    to_int8(small, few_for)
     return small
 
 

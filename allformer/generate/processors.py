@@ -55,7 +55,7 @@ def make_processors(
         out.append(sequence_bias(bad, vocab, device))
     for least in (g.min_length, prompt + g.min_new_tokens if g.min_new_tokens else 0):
         if eos and least:
-            out.append(suppress(at(eos), partial(operator.gt, least)))
+            out.append(Suppress(at(eos), partial(operator.gt, least)))
     if g.forced_bos_token_id is not None:
         out.append(force(at([g.forced_bos_token_id], "forced_bos_token_id"), 1))
     for length, token in g.forced_decoder_ids or ():
@@ -70,10 +70,10 @@ def make_processors(
         start, factor = g.exponential_decay_length_penalty
         out.append(length_decay(start + prompt, factor, at(eos, "eos_token_id")))
     if g.suppress_tokens:
-        out.append(suppress(at(g.suppress_tokens), lambda length: True))
+        out.append(Suppress(at(g.suppress_tokens), lambda length: True))
     if g.begin_suppress_tokens:
         begin = first_free(g, prompt)
-        out.append(suppress(at(g.begin_suppress_tokens), lambda length: length == begin))
+        out.append(Suppress(at(g.begin_suppress_tokens), lambda length: length == begin))
     return out
 
 
@@ -161,13 +161,20 @@ def sequence_bias(pairs: Any, vocab: int, device: torch.device) -> Processor:
     return process
 
 
-def suppress(tokens: Tensor, when: Callable[[int], bool]) -> Processor:
+class Suppress:
     """These tokens are not said, `when` the length so far says so."""
 
-    def process(ids: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
-        return scores.index_fill(1, tokens, _NEVER) if when(ids.shape[1]) else scores
+    def __init__(self, tokens: Tensor, when: Callable[[int], bool]) -> None:
+        self.tokens, self.when = tokens, when
 
-    return process
+    def __call__(self, ids: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
+        return scores.index_fill(1, self.tokens, _NEVER) if self.when(ids.shape[1]) else scores
+
+    def put(self, ids: Tensor, scores: Tensor) -> None:
+        """The same where the scores lie: a copy of a whole vocabulary takes longer than all else
+        that is done to it."""
+        if self.when(ids.shape[1]):
+            scores.index_fill_(1, self.tokens, _NEVER)
 
 
 def force(tokens: Tensor, length: int) -> Processor:

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from allformer.generate.processors import Processor
+from allformer.generate.processors import Processor, Suppress
 from allformer.generate.rows import Rows, steps_between
 from allformer.generate.stepper import State, Stepper
 from allformer.generate.stop import Stop
@@ -91,10 +91,13 @@ class Request:
     keep_logits: bool = False
     keep_trail: bool = False
 
-    def process(self, ids: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
-        """All that is done to the scores before a token is taken."""
+    def process(self, ids: Tensor, scores: Tensor, rows: Tensor, own: bool = False) -> Tensor:
+        """All that is done to the scores before a token is taken; `own`: nobody else has them."""
         for process in self.processors:
-            scores = process(ids, scores, rows)
+            if own and isinstance(process, Suppress):  # those of others stand behind ours
+                process.put(ids, scores)
+            else:
+                scores = process(ids, scores, rows)
         for warp in self.warps:
             scores = warp(scores)
         return scores.log_softmax(-1) if self.renormalise else scores

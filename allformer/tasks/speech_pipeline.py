@@ -19,6 +19,7 @@ from allformer.checkpoint.leftovers import TOKENISER
 from allformer.checkpoint.load import load
 from allformer.checkpoint.openai_whisper import is_openai_whisper
 from allformer.core.int8 import has_int8, to_int8
+from allformer.core.lean.native import few_for
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.precision import pick_device
 from allformer.errors import CheckpointError, ConfigError, TaskError
@@ -98,7 +99,7 @@ def open_speech(
     vocab = model.config.decoder.source.vocab
     words = _tokenizer(tokenizer, directory, lone, vocab)
     if int8:
-        to_int8(model.encoder)
+        to_int8(model.encoder, few_for)
     vocabulary = Vocabulary(words, vocab)
     listener = Listener(model, vocabulary, int8=int8)
     if capture and where.type == "cuda":

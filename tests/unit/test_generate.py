@@ -251,6 +251,32 @@ def test_scores_are_only_there_when_asked_for():
     assert plain.sequences.tolist() == generate(net, ids, max_new_tokens=2, num_beams=2).tolist()
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_scores_that_somebody_has_are_not_written_over(beams):
+    ids, mask = batch("decoder modern")
+    seen = []
+
+    def keep(_, scores, rows):
+        seen.append(scores)
+        return scores
+
+    options = {"max_new_tokens": 4, "min_new_tokens": 4, "num_beams": beams, "eos_token_id": 9}
+    options |= {"suppress_tokens": [5, 6], "do_sample": False}
+    told = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    net = model("decoder modern")
+    plain = generate(net, ids, mask, **options)
+    out = generate(net, ids, mask, **options, **told)
+    heard = generate(net, ids, mask, processors=[keep], **options)
+    assert torch.equal(plain, out.sequences)
+    assert torch.equal(plain, heard)
+    for logits, scores, kept in zip(out.logits, out.scores, seen, strict=True):
+        assert logits.isfinite().all()
+        wanted = logits.log_softmax(-1) if beams > 1 else logits
+        wanted = wanted.index_fill(1, torch.tensor([5, 6, 9]), float("-inf"))
+        assert torch.equal(scores, wanted)
+        assert torch.equal(kept, wanted)
+
+
 def test_no_rows_give_no_rows():
     assert generate(model("decoder paper"), tokens(0, 4), max_new_tokens=2).shape == (0, 4)
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 import allformer as af
 from allformer.config import Attention, LMHead, Norm, Rotary
-from allformer.core.int8 import Int8Few, has_int8
+from allformer.core.int8 import Int8, Int8Few, has_int8
 from allformer.core.lean import LeanCache, LeanDecoder, native, products
 from allformer.core.lean.layer import attend
 from allformer.core.lean.native import Few, Heads, find_few
@@ -327,6 +327,27 @@ def test_compiled_products_are_torchs(rows: int) -> None:
 
 
 @few
+@int8
+@pytest.mark.parametrize("rows", [1, 3, 21])
+def test_compiled_rounding_and_scaling_are_torchs(rows: int) -> None:
+    draw = torch.Generator().manual_seed(rows)
+    weight, bias = torch.randn(29, 128, generator=draw), torch.randn(29, generator=draw)
+    x, more = torch.randn(rows, 2, 128, generator=draw), torch.randn(rows, 2, 29, generator=draw)
+    x[0, 0] = 0.0
+    for added in (None, bias):
+        plain, mine = Int8(weight, added), Int8(weight, added, compiled())
+        close_bytes(mine(x), plain(x))
+        close_bytes(mine(x, more), plain(x) + more)
+        close_bytes(plain(x, more), plain(x) + more)
+
+
+def close_bytes(mine: torch.Tensor, wanted: torch.Tensor) -> None:
+    """A number that lies between two bytes may be rounded to the other one."""
+    torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=0.05)
+    assert (mine - wanted).abs().median() < 1e-5
+
+
+@few
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("columns", [1, 16, 37])
 def test_compiled_attention_is_the_formula(columns: int, groups: int) -> None:
@@ -384,7 +405,7 @@ def test_without_a_compiler_torchs_products_serve(
 def test_products_of_many_outputs_are_the_same_from_every_copy(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "find_few", lambda: None)
+    monkeypatch.setattr(products, "few_for", lambda weight: None)
     monkeypatch.setattr(products, "WIDE", 8)
     draw = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(40, 64, generator=draw), torch.randn(40, generator=draw)

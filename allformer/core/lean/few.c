@@ -1,8 +1,8 @@
 /* x Wᵀ + b for a few rows of x, at the speed of memory: the weights are read once, in order, for all
    rows. MKL and oneDNN read them again for each row, or copy them first.
 
-   x R K, w N K, b N or 0, add R N or 0 (which is added too), y R N; K is a multiple of 64. Compiled by native.py on the machine that
-   runs it; the plain forms are those of products.py and layer.py. */
+   x R K, w N K, b N or 0, add R N or 0 (which is added too), y R N; K is a multiple of 64. Compiled
+   by native.py on the machine that runs it; the plain forms are those of products.py and layer.py. */
 
 #include <math.h>
 #include <stdint.h>
@@ -98,8 +98,32 @@ static void round_rows(const float *x, uint8_t *q, float *scale, long R, long K,
         for (int i = 0; i < LANES; i++) most = tops[i] > most ? tops[i] : most;
         float top;
         __builtin_memcpy(&top, &most, sizeof top);
-        scale[r] = (top > 1e-12f ? top : 1e-12f) * (1.0f / 127);
-        for (long k = 0; k < K; k++) q[r * K + k] = (uint8_t)((int)rintf(row[k] / scale[r]) + 128);
+        float unit = (top > 1e-12f ? top : 1e-12f) * (1.0f / 127);
+        uint8_t *restrict mine = q + r * K;
+        for (long k = 0; k < K; k++) mine[k] = (uint8_t)((int)rintf(row[k] / unit) + 128);
+        scale[r] = unit;
+    }
+}
+
+/* The same for a product of many rows that is another's: torch needs six passes for it. */
+void few_round(const float *x, uint8_t *q, float *scale, long R, long K, long threads) {
+    round_rows(x, q, scale, R, K, threads);
+}
+
+/* What that product gave, times the scale of its row, and b and `add` to it, where it lies. */
+void few_scale(float *y, const float *scale, const float *b, const float *add, long R, long N,
+               long threads) {
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (long r = 0; r < R; r++) {
+        float *restrict row = y + r * N;
+        const float unit = scale[r], *more = add ? add + r * N : 0;
+        if (b && more)
+            for (long n = 0; n < N; n++) row[n] = row[n] * unit + b[n] + more[n];
+        else if (b || more) {
+            const float *one = b ? b : more;
+            for (long n = 0; n < N; n++) row[n] = row[n] * unit + one[n];
+        } else
+            for (long n = 0; n < N; n++) row[n] *= unit;
     }
 }
 

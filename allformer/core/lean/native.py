@@ -54,6 +54,9 @@ class Few:
         self._fp32, self._int8 = library.few_fp32, library.few_int8
         self._fp32.argtypes, self._fp32.restype = [pointer] * 5 + [number] * 4, None
         self._int8.argtypes, self._int8.restype = [pointer] * 7 + [number] * 4, None
+        self._round, self._scale = library.few_round, library.few_scale
+        self._round.argtypes, self._round.restype = [pointer] * 3 + [number] * 3, None
+        self._scale.argtypes, self._scale.restype = [pointer] * 4 + [number] * 3, None
         self._look, self._keep = library.few_look, library.few_keep
         self._look.argtypes = [pointer] * 5 + [number] * 9 + [ctypes.c_float, number]
         self._keep.argtypes = [pointer] * 4 + [number] * 8
@@ -89,6 +92,20 @@ class Few:
             x.data_ptr(), weight.data_ptr(), scale.data_ptr(), sums.data_ptr(), _at(bias), _at(add),
             y.data_ptr(), x.numel() // inputs, outputs, inputs, torch.get_num_threads(),
         )  # fmt: skip
+        return y
+
+    def round(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x R K in bytes 1 … 255 around 128, and what they are multiples of, R."""
+        x = x.contiguous()
+        bytes_, scale = x.new_empty(x.shape, dtype=torch.uint8), x.new_empty(len(x))
+        threads = torch.get_num_threads()
+        self._round(x.data_ptr(), bytes_.data_ptr(), scale.data_ptr(), *x.shape, threads)
+        return bytes_, scale
+
+    def scale(self, y: Tensor, scale: Tensor, bias: Tensor | None, add: Tensor | None) -> Tensor:
+        """y R N, each row times its scale (R), with bias N and `add` R N; where it lies."""
+        threads = torch.get_num_threads()
+        self._scale(y.data_ptr(), scale.data_ptr(), _at(bias), _at(add), *y.shape, threads)
         return y
 
     def look(
@@ -127,11 +144,12 @@ def find_few() -> Few | None:
         return None
 
 
-def few_serves(weight: Tensor) -> bool:
-    """Whether `find_few` is worth asking for a matrix."""
+def few_for(weight: Tensor) -> Few | None:
+    """The compiled functions for a matrix, where they are worth it."""
     fits = weight.shape[1] % STEP == 0 and weight.numel() >= LARGE
     plain = weight.device.type == "cpu" and weight.is_contiguous()
-    return fits and plain and weight.dtype in (torch.float32, torch.int8)
+    serves = fits and plain and weight.dtype in (torch.float32, torch.int8)
+    return find_few() if serves else None
 
 
 def _at(x: Tensor | None) -> int | None:

@@ -14,13 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.int8 import Int8, Int8Few
-from allformer.core.lean.native import ROWS, Few, few_serves, find_few
+from allformer.core.lean.native import ROWS, Few, few_for
 from allformer.core.linear import Fused, Linear
 from allformer.core.precision import cast
 
 Product = Callable[[Tensor], Tensor]
 MANY = 16  # rows from which a product computes more than it reads
 WIDE = 1 << 13  # outputs from which oneDNN's own order of the weights is worth a copy
+NARROW = 1 << 10  # outputs from which oneDNN's product of bytes is worth a copy
 PAYS = 8  # products of many rows after which a copy in oneDNN's order has paid for itself
 MOST = 1 << 30  # bytes of weights of which such copies are made: others have no room to spare
 
@@ -30,7 +31,7 @@ class Times:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, copies: bool = True) -> None:
         self.weight, self.bias = weight, bias
-        self.few = find_few() if few_serves(weight) else None
+        self.few = few_for(weight)
         half = weight.dtype == torch.bfloat16  # of which MKL's product of few rows is slow
         self.least = 1 if half else MANY
         self.packs = copies and (half or len(weight) >= WIDE) and _packs(weight)
@@ -84,26 +85,27 @@ class Eight:
         self.plain = Int8Few(weight, bias)
         self.weight = self.plain.weight  # N K
         self.sums = self.weight.sum(1, dtype=torch.int32)
-        self.few: Few | None = find_few() if few_serves(self.weight) else None
-        self.most = MANY if len(weight) >= WIDE else 2 * MANY  # rows of which few.c is the fastest
+        self.few: Few | None = few_for(self.weight)
+        self.most = MANY if len(weight) >= NARROW else 2 * MANY  # rows of which few.c is fastest
         self.many: Int8 | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.numel() // x.shape[-1]
         if self.few is not None and rows <= self.most:
             return self.few.int8(x, self.weight, self.plain.scale, self.sums, self.plain.bias)
-        if rows < MANY:
-            return self.plain(x)
+        return self.plain(x) if rows < MANY else self._many(x)
+
+    def _many(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         if self.many is None:
-            self.many = Int8.of(self.weight, self.plain.scale, self.plain.bias)
-        return self.many(x)
+            self.many = Int8.of(self.weight, self.plain.scale, self.plain.bias, self.few)
+        return self.many(x, add)
 
     def onto(self, x: Tensor, y: Tensor) -> Tensor:
         """y + x Wᵀ + b."""
         if self.few is not None and x.numel() <= self.most * x.shape[-1] and y.is_contiguous():
             scale, bias = self.plain.scale, self.plain.bias
             return self.few.int8(x, self.weight, scale, self.sums, bias, y)
-        return y + self(x)
+        return self._many(x, y) if x.numel() >= MANY * x.shape[-1] else y + self(x)
 
 
 def onto(times: Product, x: Tensor, y: Tensor) -> Tensor:
