@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.common import checked, given, open_model
+from allformer.cli.common import INT8, checked, given, open_model
 from allformer.errors import AllformerError
 
 Draft = Annotated[
@@ -23,11 +23,17 @@ Memory = Annotated[
 
 
 def aids(
-    draft: str | None, lookup: int | None, cache: str | None, num_beams: int | None
+    draft: str | None,
+    lookup: int | None,
+    cache: str | None,
+    num_beams: int | None,
+    dtype: str | None,
 ) -> dict[str, Any]:
     """The options that were given, checked before a model is opened; `fit_draft` opens the other
     one."""
     refuse_beams(draft, lookup, num_beams)
+    if dtype == INT8 and (helped := given(draft=draft, lookup=lookup, cache=cache)):
+        raise AllformerError(f"--dtype int8 goes with no --{next(iter(helped))}; leave one out")
     if draft is not None and lookup is not None:
         raise AllformerError("--draft and --lookup both guess ahead; give one of them")
     if cache not in (None, "int8"):

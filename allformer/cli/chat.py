@@ -37,7 +37,8 @@ class Conversation:
         system = options.pop("system", None)
         self.before = [] if system is None else [{"role": "system", "content": system}]
         self.said: list[dict[str, str]] = []
-        if isinstance(pipeline.model, DecoderOnlyModel):  # an encoder reads all anew each time
+        # An encoder reads all anew each time, and so does who computes in eight bits.
+        if isinstance(pipeline.model, DecoderOnlyModel) and "dtype" not in options:
             options["prefix"] = Prefix()
         self.teller = Teller(pipeline, options)
 

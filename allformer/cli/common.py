@@ -16,6 +16,7 @@ from allformer.errors import AllformerError
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 QUANTISED = "quantised"  # among them where a GGUF file may be opened
+INT8 = "int8"  # and where a model writes
 
 Model = Annotated[str, typer.Argument(help="A checkpoint: a directory, a hub id or a GGUF file.")]
 Texts = Annotated[list[str] | None, typer.Argument(help="Texts; else --file or standard input.")]
@@ -51,6 +52,13 @@ Dtype = Annotated[
         "fp32."
     ),
 ]
+WriterDtype = Annotated[
+    str | None,
+    typer.Option(
+        help="fp32, fp16, bf16, int8: faster on a CPU and not exact, or quantised: as a GGUF file "
+        "has it; default: the file's, on a CPU fp32."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a text, for scripts.")]
 Truncate = Annotated[
     bool, typer.Option(show_default=False, help="Cut texts that are too long for the model.")
@@ -64,6 +72,17 @@ def open_model(model: str, device: str | None, dtype: str | None, *, head: bool 
     quantised = dtype == QUANTISED
     wide = None if quantised else pick_dtype(dtype, QUANTISED)
     return open_pipeline(model, device=device, dtype=wide, head=head, quantised=quantised)
+
+
+def open_writer(model: str, device: str | None, dtype: str | None) -> tuple[Any, dict[str, Any]]:
+    """The pipeline of a verb whose MODEL writes, and the option that `--dtype` is of `generate`."""
+    if dtype != INT8:
+        if dtype != QUANTISED:
+            pick_dtype(dtype, INT8, QUANTISED)  # refuses others
+        return open_model(model, device, dtype), {}
+    import torch
+
+    return open_model(model, device or "cpu", "fp32"), {"dtype": torch.int8}
 
 
 def pick_dtype(name: str | None, *others: str) -> Any:

@@ -11,14 +11,14 @@ from allformer.cli.ahead import Draft, Lookup, Memory, aids, fit_draft, refuse_b
 from allformer.cli.common import (
     AsJson,
     Device,
-    Dtype,
     File,
     Model,
     Texts,
     Truncate,
+    WriterDtype,
     checked,
     given,
-    open_model,
+    open_writer,
     read_text,
     say,
 )
@@ -97,7 +97,7 @@ def generate(
         Path | None, typer.Option(help="The sound, as .wav, .flac, .ogg or .mp3.")
     ] = None,
     device: Device = None,
-    dtype: Dtype = None,
+    dtype: WriterDtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a text, or answer it; or go on with a recording (--audio, --seconds, --out).
@@ -137,9 +137,10 @@ def generate(
         told["chat_template"] = read_text(chat_template)
     form = _form(regex, json_schema, grammar)
     options |= told | given(seed=seed, structured=form) | {"chat": chat, "num_return_sequences": 1}
-    options |= aids(draft, lookup, cache, num_beams)
+    options |= aids(draft, lookup, cache, num_beams, dtype)
     source = read_source(text, file)
-    pipeline = open_model(model, device, dtype)
+    pipeline, kind = open_writer(model, device, dtype)
+    options |= kind
     beams = _beams(pipeline, num_beams)
     refuse_beams(draft, lookup, num_beams, beams)
     if draft is not None:
@@ -220,7 +221,7 @@ def summarise(
     prefix: Prefix = None,
     truncate: Truncate = False,
     device: Device = None,
-    dtype: Dtype = None,
+    dtype: WriterDtype = None,
     as_json: AsJson = False,
 ) -> None:
     """A summary of each text.
@@ -230,9 +231,9 @@ def summarise(
 
     options = checked(max_new_tokens=max_new_tokens, num_beams=num_beams) | given(prefix=prefix)
     source = read_source(text, file)
-    pipeline = open_model(model, device, dtype)
+    pipeline, kind = open_writer(model, device, dtype)
     verb = Verb(
-        lambda texts: work(pipeline, texts, truncate=truncate, **options),
+        lambda texts: work(pipeline, texts, truncate=truncate, **options, **kind),
         lambda summary: summary,
         lambda text, summary: {"text": text, "summary": summary},
     )
@@ -265,7 +266,7 @@ def translate(
     ] = None,
     truncate: Truncate = False,
     device: Device = None,
-    dtype: Dtype = None,
+    dtype: WriterDtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Translate text, a file or standard input: one line out for each line in, in order."""
@@ -279,9 +280,9 @@ def translate(
     )
     lines = read_source(text, file)
     told = given(source=source, target=target, prefix=prefix)
-    pipeline = open_model(model, device, dtype)
+    pipeline, kind = open_writer(model, device, dtype)
     verb = Verb(
-        lambda texts: work(pipeline, texts, truncate=truncate, **searched, **told),
+        lambda texts: work(pipeline, texts, truncate=truncate, **searched, **told, **kind),
         lambda written: written,
         lambda said, written: {"source": said, "translation": written},
     )

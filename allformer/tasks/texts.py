@@ -39,8 +39,9 @@ def generate(
     `model.generate`, with transformers' names; the checkpoint's generation_config.json says the
     others. With `num_return_sequences` > 1, so many texts of each prompt. One of `stop_strings`
     ends a text and is no part of it. `streamer=Stream(…)` shows a text while it is written,
-    `pace=Pace()` measures how fast, `structured=Structured.regex(…)` gives it a form, and
-    `prefix=Prefix()` keeps what was read for the next call.
+    `pace=Pace()` measures how fast, `structured=Structured.regex(…)` gives it a form,
+    `prefix=Prefix()` keeps what was read for the next call, and `dtype=torch.int8` computes in
+    eight bits on a CPU.
     """
     need(pipeline, "generate")
     for name, value in (("system", system), ("chat_template", chat_template)):

@@ -52,8 +52,8 @@ def write(
     text of so many, where neither caller nor checkpoint says: of an encoder-decoder each text has
     its own limit, whatever its neighbours. `special=False` when the special tokens are in the texts
     already; `whole` warns of a text that has no end. Among the options may be a `streamer`, a
-    `pace`, the form that texts must have (`structured`), a `prefix`, an `assistant_model` and a
-    `cache`; one of `stop_strings` ends a text and is no part of it.
+    `pace`, the form that texts must have (`structured`), a `prefix`, an `assistant_model`, a
+    `cache` and the `dtype` to compute in; one of `stop_strings` ends a text and is no part of it.
     """
     decoder = isinstance(pipeline.model, DecoderOnlyModel)
     batch = _encode(pipeline, texts, decoder, special, truncate)
@@ -61,7 +61,7 @@ def write(
     options = {**options, "return_dict_in_generate": True}
     streamer, pace = options.pop("streamer", None), options.pop("pace", None)
     structured, prefix = options.pop("structured", None), options.pop("prefix", None)
-    cache = options.pop("cache", None)
+    cache, dtype = options.pop("cache", None), options.pop("dtype", None)
     assistant = options.pop("assistant_model", None)
     g = settings(pipeline, said, options)
     ends = Ends(as_strings(g.stop_strings))
@@ -74,6 +74,7 @@ def write(
         "prefix": prefix,
         "assistant_model": assistant,
         "cache": cache,
+        "dtype": dtype,
     }
     out: list[list[str]] = [[] for _ in texts]
     cut = broken = 0

@@ -10,8 +10,10 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from allformer.cli.main import main
+from allformer.core.int8 import has_int8
 from allformer.tasks import answer, classify, embed, fill, generate, open_kit, similarity, tag
 from tests import tiny
 from tests.tiny import checkpoint  # noqa: F401
@@ -256,6 +258,21 @@ def test_what_cannot_guess_is_refused(allformer, checkpoint, tmp_path):  # noqa:
     tiny.edit(own / "generation_config.json", num_beams=4)
     said = allformer("generate", own, "A", "--draft", own)
     assert "--draft cannot guess for the checkpoint's num_beams=4; give --num-beams 1" in said.err
+
+
+@pytest.mark.skipif(not has_int8(), reason="this torch has no products in eight bits")
+def test_eight_bits_are_computed_in_where_they_are_asked_for(allformer, checkpoint):  # noqa: F811
+    path, short = checkpoint("gpt2"), ("--max-new-tokens", 8)
+    said = allformer("generate", path, "Goethe", *short, "--dtype", "int8", "--device", "cpu")
+    assert said.status == 0, said.err
+    want = generate(open_kit(path, device="cpu"), "Goethe", max_new_tokens=8, dtype=torch.int8)
+    assert said.out == want + "\n"
+    both = allformer("generate", path, "A", "--dtype", "int8", "--lookup", 5)
+    assert "--dtype int8 goes with no --lookup; leave one out" in both.err
+    odd = allformer("generate", path, "A", "--dtype", "int9")
+    assert "--dtype int9 is not known; try fp32, fp16, bf16, fp64, int8, quantised" in odd.err
+    other = allformer("embed", path, "A", "--dtype", "int8")
+    assert "--dtype int8 is not known" in other.err
 
 
 def test_lines_of_prompts_give_one_line_each(allformer, checkpoint):  # noqa: F811
