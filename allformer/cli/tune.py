@@ -17,6 +17,8 @@ TUNE = (
     "`allformer tune MODEL --data chats.jsonl --task sft --rank 16 --out runs/chat`; "
     "`allformer tune MODEL --data ner.conll --task tag --method bitfit`; "
     "`allformer tune MODEL --data prompts.jsonl --task grpo --reward words.py:used`; "
+    "`allformer tune VIT --data flowers --task images --new-head`; "
+    "`allformer tune WHISPER --data recordings --task transcribe --source zh`; "
     "`allformer tune MODEL --data chats.jsonl --task sft --dry-run`; "
     "`allformer tune MODEL --data chats.jsonl --task sft --show-batch`; "
     "`allformer train --resume runs/chat` goes on; "
@@ -30,8 +32,8 @@ def tune(
     task: Annotated[
         str,
         typer.Option(
-            help="sft, classify, tag, answer, embed, translate, summarise, reward, dpo, kto, grpo "
-            "or ppo."
+            help="sft, classify, tag, answer, embed, translate, summarise, reward, dpo, kto, grpo, "
+            "ppo, images, detect, segment or transcribe."
         ),
     ],
     method: Annotated[
@@ -56,8 +58,14 @@ def tune(
         list[str] | None,
         typer.Option(help="Of grpo, ppo: file.py:function, a run (DIR, DIR:label), or command:…"),
     ] = None,
-    source: Annotated[str | None, typer.Option(help="Of translate: the language read.")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Of translate and transcribe: the language read or heard.")
+    ] = None,
     target: Annotated[str | None, typer.Option(help="Of translate: the language said.")] = None,
+    new_head: Annotated[
+        bool,
+        typer.Option("--new-head", help="For the data's labels, in the place of the model's own."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The run directory; default: runs/TASK-METHOD.")
     ] = None,
@@ -95,6 +103,7 @@ def tune(
         settings=settings,
         columns=_columns(column or ()),
         overrides=set or (),
+        new_head=new_head,
         rate=rate,
         epochs=epochs,
         length=length,

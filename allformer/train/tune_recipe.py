@@ -36,12 +36,14 @@ def tune_recipe(
     settings: Mapping[str, Any] | None = None,
     columns: Mapping[str, str] | None = None,
     overrides: Iterable[str] = (),
+    new_head: bool = False,
     **told: Any,
 ) -> Recipe:
     """`settings` are the method's, `columns` the data's names of ours, `overrides` the recipe's.
 
-    `told`: rate, epochs, length, validation, source, target, rewards; what is None is as the task
-    has it.
+    With `new_head` the model's own head, which may know other labels, gives way to one for the
+    data. `told`: rate, epochs, length, validation, source, target, rewards; what is None is as the
+    task has it.
     """
     if task not in tasks():
         hint = did_you_mean(task, tasks())
@@ -53,7 +55,7 @@ def tune_recipe(
             "name": f"{task}-{method}",
             "objective": _objective(asked, task, said),
             "data": _data(asked, task, data, columns or {}, said),
-            "model": {"checkpoint": model},
+            "model": {"checkpoint": model, **(_head(asked, task) if new_head else {})},
             "tune": {"is": method, **_settings(method, settings or {})},
             **_course(asked, said.get("rate", rate_of(asked, method)), whole, said),
         },
@@ -61,12 +63,14 @@ def tune_recipe(
     )
 
 
-def _objective(task: Task, name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def _objective(task: Task, name: str, said: dict[str, Any]) -> dict[str, Any]:
+    """Of one that hears, the language is the objective's and not the data's."""
     if "rewards" in said and not task.rewards:
         judged = ", ".join(other for other, each in tasks().items() if each.rewards)
         raise ConfigError(f"--reward is for --task {judged}: {name} learns from its data alone")
     given = {"rewards": [anchored(x) for x in said["rewards"]]} if "rewards" in said else {}
-    return {"is": task.objective, **given}
+    heard = {"language": said.pop("source")} if task.spoken and "source" in said else {}
+    return {"is": task.objective, **given, **heard}
 
 
 def rate_of(task: Task, method: str) -> float:
@@ -83,13 +87,31 @@ def _settings(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
+def _head(task: Task, name: str) -> dict[str, Any]:
+    if task.head is None:
+        those = ", ".join(n for n, one in tasks().items() if one.head is not None)
+        raise ConfigError(f"--new-head: --task {name} keeps the model's head; it is of {those}")
+    return {"head": {"kind": task.head}}
+
+
+def _length(task: Task, name: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    if task.length is not None:
+        return {"max_length": said.get("length", task.length)}
+    if "length" in said:
+        raise ConfigError(
+            f"--length {said['length']} is of texts, and --task {name} reads pictures, whose size "
+            f"the model says; leave it out"
+        )
+    return {}
+
+
 def _data(
     task: Task, name: str, path: str, columns: Mapping[str, str], said: Mapping[str, Any]
 ) -> dict[str, Any]:
-    data = {"path": path, "max_length": said.get("length", task.length)}
+    data = {"path": path, **_length(task, name, said)}
     data |= task.more.get("data", {})
     if odd := next((ours for ours in columns if ours not in task.columns), None):
-        there = ", ".join(task.columns) or "none: its shape is known by its keys"
+        there = ", ".join(task.columns) or "none: its shape is known by itself"
         raise ConfigError(f"--column {odd}={columns[odd]}: of --task {name} there is {there}")
     if not task.pairs:
         data |= {ours: int(x) if x.isdigit() else x for ours, x in columns.items()}
@@ -103,7 +125,7 @@ def _data(
 
 def _course(task: Task, rate: float, whole: bool, said: Mapping[str, Any]) -> dict[str, Any]:
     """How it is trained: the optimiser, the rate's way, batches, and when it ends."""
-    rows = {} if task.rows is None else {"batch_rows": task.rows}
+    sizes = {"batch_rows": task.rows, "batch_tokens": task.tokens}
     return {
         "optim": {
             "name": "adamw", "rate": rate, "betas": [0.9, 0.999], "eps": 1e-8,
@@ -111,7 +133,8 @@ def _course(task: Task, rate: float, whole: bool, said: Mapping[str, Any]) -> di
         },
         "schedule": {"kind": task.schedule, "warmup": 0.06},
         "train": {
-            "epochs": said.get("epochs", task.epochs), "batch_tokens": 4096, **rows,
+            "epochs": said.get("epochs", task.epochs),
+            **{name: size for name, size in sizes.items() if size is not None},
             "smoothing": 0.0, "validate_every": 0.1, "save_every": 0.1, "average": 1,
             "best": task.best, "patience": 4,
         },

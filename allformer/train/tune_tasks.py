@@ -30,17 +30,21 @@ class Task:
     best: str = "nll"
     columns: tuple[str, ...] = ()
     epochs: float = 3
-    length: int = 256
+    length: int | None = 256  # tokens of an example at most; None: what it reads is no text
     rows: int | None = 32  # at most, in a batch
+    tokens: int | None = 4096  # of a batch; None: its rows alone say how large it is
     schedule: str = "linear"
     pairs: bool = False  # two files or columns, a text for a text
     fresh: bool = False  # whether its head is new to the model
+    head: str | None = None  # the kind that stands in the place of one for another end (new_head)
+    spoken: bool = False  # whether `source` is the language that is heard
     slow: float = 1.0  # of the method's rate: preferences move what is there a little
     rewards: bool = False  # whether answers are judged by what `--reward` names
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of other sections
 
 
 _LONG: dict[str, Any] = {"length": 1024, "rows": None, "schedule": "cosine"}
+_SEEN: dict[str, Any] = {"epochs": 10, "length": None, "tokens": None, "fresh": True}
 _PAIRS: dict[str, Any] = {"columns": ("source", "target"), "pairs": True, "rows": 64}
 
 # From its own answers: prompts, which are short; rates that do not fall, as nothing is repeated.
@@ -53,12 +57,13 @@ TASKS: Mapping[str, Task] = {
     "sft": Task("instruction", "to answer: conversations", **_LONG),
     "classify": Task(
         "classification", "texts into classes", "accuracy", ("text", "text_pair", "label"),
-        fresh=True,
+        fresh=True, head="classes",
     ),
-    "tag": Task("tagging", "words by tags", "f1", ("tokens", "tags"), epochs=5, fresh=True),
+    "tag": Task("tagging", "words by tags", "f1", ("tokens", "tags"), epochs=5, fresh=True,
+                head="tags"),
     "answer": Task(
         "answering", "where in a text an answer stands", "f1", ("question", "context", "answers"),
-        length=384, rows=16, fresh=True,
+        length=384, rows=16, fresh=True, head="spans",
     ),
     "embed": Task(
         "vectors", "vectors of sentences", "nll", ("text_a", "text_b", "negative", "score"),
@@ -74,4 +79,16 @@ TASKS: Mapping[str, Task] = {
     "kto": Task("kto", "answers that somebody found good or bad", **_LONG, epochs=1, slow=0.1),
     "grpo": Task("grpo", "its own answers, by rewards: the better ones of a group", **_OWN),
     "ppo": Task("ppo", "its own answers, by rewards: what was better than expected", **_OWN),
+    "images": Task(
+        "image-classification", "pictures into classes", "accuracy", **_SEEN, rows=64,
+        schedule="cosine", head="classes",
+    ),
+    "detect": Task("detection", "where in a picture which objects are", **_SEEN, rows=16,
+                   head="none"),
+    "segment": Task("segmentation", "what each pixel shows", "mean_iou", **_SEEN, rows=16,
+                    head="none"),
+    "transcribe": Task(
+        "transcription", "what is said in recordings", "wer", epochs=5, length=448, tokens=None,
+        spoken=True,
+    ),
 }  # fmt: skip

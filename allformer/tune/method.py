@@ -39,6 +39,10 @@ class Method(ABC):
 
     whole: tuple[str, ...] | None = field(default=None, kw_only=True)
 
+    def ahead(self, tree: Any) -> dict[str, int]:
+        """Of each stack of a tree, the positions that stand before those of the tokens."""
+        return {}
+
     @abstractmethod
     def put(self, model: Any, tuning: Tuning, adapter: str, generator: torch.Generator) -> None:
         """Put what is trained into `model`, under the adapter's name; `generator` starts it.

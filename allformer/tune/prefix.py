@@ -60,7 +60,7 @@ class Prefix(Method):
 
     def put(self, model: Any, tuning: Tuning, adapter: str, generator: torch.Generator) -> None:
         """Keys and values drawn as PEFT draws them, or the network that makes them."""
-        for name in self._stacks(model):
+        for name in self._stacks(model.config):
             stack = model.stack(name)
             _check(stack, name)
             _check_room(stack, name, self.tokens)
@@ -68,10 +68,14 @@ class Prefix(Method):
             prefix.start(generator, device_of(stack.layers[0].feed))
             tuning.slot(model, name, "delta", Keys).add(adapter, self.name, prefix)
 
-    def _stacks(self, model: Any) -> tuple[str, ...]:
-        there = tuple(model.config.stacks)
+    def ahead(self, tree: Any) -> dict[str, int]:
+        """They are counted as if they came before."""
+        return dict.fromkeys(self._stacks(tree), self.tokens)
+
+    def _stacks(self, tree: Any) -> tuple[str, ...]:
+        there = tuple(tree.stacks)
         if self.stacks is None:
-            return ("decoder",) if isinstance(model.config, config.EncoderDecoder) else there
+            return ("decoder",) if isinstance(tree, config.EncoderDecoder) else there
         odd = next((name for name in self.stacks if name not in there), None)
         if odd is not None or not self.stacks:
             raise ConfigError(

@@ -60,6 +60,10 @@ class Prompt(Method):
             raise ConfigError(f"text={text!r} has no tokens; give some words")
         return cls(tokens or len(ids), ids, **settings)
 
+    def ahead(self, tree: Any) -> dict[str, int]:
+        """Of the first stack, as tokens are."""
+        return {next(iter(tree.stacks)): self.tokens}
+
     def put(self, model: Any, tuning: Tuning, adapter: str, generator: torch.Generator) -> None:
         """Vectors for the first stack, which reads what the caller gives."""
         name = next(iter(model.config.stacks))

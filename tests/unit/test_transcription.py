@@ -49,8 +49,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Whisper as transformers writes it, with a tokeniser and a window of 2 s."""
-    folder = tmp_path_factory.mktemp("whisper")
+    return small_whisper(tmp_path_factory.mktemp("whisper"))
+
+
+def small_whisper(folder: Path, seconds: int = 2, room: int = 24) -> Path:
+    """A small Whisper as transformers writes it, with a tokeniser."""
     file, size = vocabulary(folder)
     tokenizer = openai_whisper_tokenizer(size, file)
     ids = tokenizer.special_ids
@@ -58,14 +61,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {
         "vocab_size": size, "num_mel_bins": 80, "d_model": 16, "encoder_layers": 1,
         "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_source_positions": 100,
-        "max_target_positions": 24, "pad_token_id": ids["eos"], "bos_token_id": ids["eos"],
+        "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_source_positions": 50 * seconds,
+        "max_target_positions": room, "pad_token_id": ids["eos"], "bos_token_id": ids["eos"],
         "eos_token_id": ids["eos"], "decoder_start_token_id": ids["eos"] + 1,
         "suppress_tokens": None, "begin_suppress_tokens": None,
     }  # fmt: skip
     model = WhisperForConditionalGeneration(WhisperConfig(**sizes))
     model.save_pretrained(folder / "small")
-    WhisperFeatureExtractor(chunk_length=2).save_pretrained(folder / "small")
+    WhisperFeatureExtractor(chunk_length=seconds).save_pretrained(folder / "small")
     tokenizer.save(folder / "small")
     (folder / "small" / "normalizer.json").write_text('{"hat": "cat"}')
     return folder / "small"

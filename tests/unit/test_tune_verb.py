@@ -203,7 +203,7 @@ def test_every_task_has_an_objective_and_makes_a_recipe(decoder):
         assert recipe.objective == task.objective
         assert recipe.optim.rate == pytest.approx(rate_of(task, "lora"))
         assert recipe.train.best == task.best
-        assert recipe.data.max_length == task.length
+        assert getattr(recipe.data, "max_length", None) == task.length
     assert set(METHODS) <= set(RATES)
 
 

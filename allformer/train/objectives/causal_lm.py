@@ -28,8 +28,9 @@ from allformer.train.objectives.continued import continued
 from allformer.train.objectives.documents import AcrossRows, DocumentRows, LineBatch
 from allformer.train.objectives.objective import Lengths, register
 from allformer.train.objectives.over_texts import OverTexts
-from allformer.train.objectives.words import Marks, SaysWords, check_length, check_words
+from allformer.train.objectives.words import Marks, SaysWords, check_words
 from allformer.train.predictions import Predictions
+from allformer.train.room import check_length
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.section import Section, one_of
 from allformer.train.sections.vocabulary import Vocabulary
@@ -106,7 +107,7 @@ class CausalLM(SaysWords, OverTexts[LineRows, LineBatch]):
             vocabulary = vocabulary._replace(bos=Marks.of(vocabulary).end)
         tree = super().config(vocabulary)
         check_words(tree, DecoderOnly, "a DecoderOnly", self.name)
-        check_length(tree.decoder, self.longest)
+        check_length(self.recipe, tree, self.longest)
         found: DecoderOnly = tree
         return found
 

@@ -42,6 +42,7 @@ from allformer.train.pictures.boxes import BoxedPictures, BoxGallery, size_of
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.over_pictures import OverPictures
 from allformer.train.predictions import Box, Predictions, Seen
+from allformer.train.sections.model import CheckpointModel
 from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.section import Count, Section, positive
 from allformer.train.supervised.supervised import judging
@@ -112,7 +113,8 @@ class Detection(OverPictures[BoxBatch]):
         if odd:
             raise DataError(
                 f"the pictures have classes that the model has not: {', '.join(odd[:5])}; it has "
-                f"{', '.join(self.labels[:20])}"
+                f"{', '.join(self.labels[:20])}; for a head of the pictures' own name them: "
+                f"objective.labels"
             )
         numbers = np.array([self.labels.index(name) for name in pictures.labels], np.int64)
         return BoxGallery(numbers, pictures, self.settings, say)
@@ -167,6 +169,11 @@ class Detection(OverPictures[BoxBatch]):
         assert isinstance(source, Patches)
         if source.behind:
             return tree
+        if isinstance(self.recipe.model, CheckpointModel):
+            raise ConfigError(
+                f"model.checkpoint={self.recipe.model.checkpoint!r} has no queries that look for "
+                f"objects; give a YOLOS, a DETR, or a run of objective={self.name!r}"
+            )
         count = self.recipe.options.queries
         if isinstance(place, LearnedPlane):
             place = replace(place, behind=count, resize="always")

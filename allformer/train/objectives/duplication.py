@@ -29,7 +29,8 @@ from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.documents import LineBatch
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
-from allformer.train.objectives.words import SaysWords, check_length, check_words
+from allformer.train.objectives.words import SaysWords, check_words
+from allformer.train.room import check_length
 from allformer.train.sections.section import Count, Section
 from allformer.train.sections.vocabulary import Vocabulary
 
@@ -123,7 +124,7 @@ class Duplication(SaysWords, Objective[Array, LineBatch]):
         """A decoder with a head over the symbols."""
         tree = super().config(vocabulary)
         check_words(tree, DecoderOnly, "a DecoderOnly", self.name)
-        check_length(tree.decoder, self.longest)
+        check_length(self.recipe, tree, self.longest)
         found: DecoderOnly = tree
         return found
 

@@ -13,7 +13,7 @@ Legend: N tokens of a batch, M of them to be said.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -41,6 +41,7 @@ from allformer.train.objectives.objective import Lengths, Objective, Say, regist
 from allformer.train.objectives.replies import ROWS, Samples, first_answers, replies
 from allformer.train.objectives.words import SaysWords, check_words
 from allformer.train.predictions import Prediction, Predictions
+from allformer.train.room import within
 from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.section import Section, at_least
 from allformer.train.sections.vocabulary import Vocabulary
@@ -216,9 +217,7 @@ class Instruction(SaysWords, Objective[Table, AnswerBatch]):
         """
         tree = super().config(vocabulary)
         check_words(tree, DecoderOnly, "a DecoderOnly", self.name)
-        room, data = tree.decoder.longest, self.recipe.data
-        if room is not None and room < data.max_length:
-            self.recipe = replace(self.recipe, data=replace(data, max_length=room))
+        self.recipe = within(self.recipe, tree)
         found: DecoderOnly = tree
         return found
 

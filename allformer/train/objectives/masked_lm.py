@@ -38,8 +38,9 @@ from allformer.train.objectives.objective import Lengths, register
 from allformer.train.objectives.over_texts import OverTexts
 from allformer.train.objectives.segments import FullRows, TextRows
 from allformer.train.objectives.sentence_pairs import KINDS, sentence_pairs
-from allformer.train.objectives.words import Marks, appraised, check_length, check_words
+from allformer.train.objectives.words import Marks, appraised, check_words
 from allformer.train.predictions import Predictions
+from allformer.train.room import check_length
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.head import Words
 from allformer.train.sections.recipe import Recipe
@@ -187,7 +188,7 @@ class MaskedLM(OverTexts[MaskedRows, MaskedBatch]):
         if isinstance(tree, EncoderOnly):
             tree = self._headed(tree)
         check_words(tree, EncoderOnly, "an EncoderOnly", self.name)
-        check_length(tree.encoder, self.longest)
+        check_length(self.recipe, tree, self.longest)
         types = tree.encoder.source.types
         if self.paired and types < 2:
             raise ConfigError(

@@ -14,7 +14,7 @@ Legend: P pairs, R = 2 P rows: all chosen answers, then all rejected ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from allformer.train.objectives.objective import Objective, register
 from allformer.train.predictions import Prediction, Predictions, calibrated
 from allformer.train.preferences.preferred import Preferred, gap_figures, half_ties, in_pairs
 from allformer.train.preferences.said import without_dropout
+from allformer.train.room import within
 from allformer.train.sections.head import gives_one_number, one_number
 from allformer.train.sections.section import NotNegative
 from allformer.train.shown_batch import ShownRow, shown_rows
@@ -83,9 +84,7 @@ class Reward(Preferred):
                 f"model is a {type(tree).__name__}, but objective={self.name!r} needs a "
                 f"DecoderOnly, whose last token has read all; choose such a checkpoint"
             )
-        room, data = tree.decoder.longest, self.recipe.data
-        if room is not None and room < data.max_length:
-            self.recipe = replace(self.recipe, data=replace(data, max_length=room))
+        self.recipe = within(self.recipe, tree)
         if gives_one_number(tree.head):
             return tree
         if (head := getattr(asked, "head", None)) is not None:

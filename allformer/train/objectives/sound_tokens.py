@@ -50,8 +50,9 @@ from allformer.train.batch import Array, Frame, lay_rows
 from allformer.train.heard import Heard
 from allformer.train.objectives.documents import LineBatch
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
-from allformer.train.objectives.words import SaysWords, check_length, check_words
+from allformer.train.objectives.words import SaysWords, check_words
 from allformer.train.predictions import Predictions
+from allformer.train.room import check_length
 from allformer.train.sections.section import (
     Count,
     NotNegative,
@@ -270,7 +271,7 @@ class SoundTokens(SaysWords, Objective[Examples, LineBatch]):
         tree = self.recipe.model.fitted(self.shape, self.longest, own)
         check_words(tree, DecoderOnly, "a DecoderOnly", self.name)
         if self.recordings is not None:
-            check_length(tree.decoder, self.longest)
+            check_length(self.recipe, tree, self.longest)
         found: DecoderOnly = tree
         return found
 

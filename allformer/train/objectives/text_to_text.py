@@ -27,6 +27,7 @@ from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Side as Laid
 from allformer.train.objectives.objective import E, Objective
 from allformer.train.objectives.words import SaysWords
+from allformer.train.room import within
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.model import CheckpointModel
 from allformer.train.sections.vocabulary import Vocabulary
@@ -93,7 +94,10 @@ class TextToText(SaysWords, Objective[E, PairBatch]):
         return BOS if fresh and not isinstance(recipe.model, CheckpointModel) else None
 
     def config(self, vocabulary: Vocabulary) -> EncoderDecoder:
-        """An encoder-decoder with a head over the vocabulary."""
+        """An encoder-decoder with a head over the vocabulary.
+
+        Where it has fewer positions than `data.max_length`, the recipe says so from then on.
+        """
         tree = super().config(vocabulary)
         if not isinstance(tree, EncoderDecoder) or not isinstance(tree.head, LMHead):
             kind, head = type(tree).__name__, type(tree.head).__name__
@@ -101,6 +105,7 @@ class TextToText(SaysWords, Objective[E, PairBatch]):
                 f"model is a {kind} with head {head}, but objective={self.name!r} needs an "
                 f"EncoderDecoder with LMHead; choose such a preset, or change model.head"
             )
+        self.recipe = within(self.recipe, tree)
         if tree.start is not None or tree.start_last:
             return tree
         # T5's tokeniser has no beginning of text: what fills rows begins them.

@@ -54,6 +54,7 @@ from allformer.train.heard import Heard
 from allformer.train.objectives.objective import Lengths, Objective, Say, register
 from allformer.train.objectives.words import SaysWords
 from allformer.train.predictions import Predictions
+from allformer.train.room import room_of
 from allformer.train.sections.model import CheckpointModel, ModelRecipe, with_vocabulary
 from allformer.train.sections.section import Section, one_of
 from allformer.train.sections.vocabulary import Vocabulary
@@ -218,9 +219,9 @@ class Transcription(SaysWords, Objective[Clips, SpokenBatch]):
     @property
     def room(self) -> int:
         """The most ids of a text, with what stands around it."""
-        longest = self.tree.decoder.longest
+        room = room_of(self.recipe, self.tree)
         most: int = self.recipe.data.max_length
-        return most if longest is None else min(most, longest + 1)  # the last is said, not read
+        return most if room is None else min(most, room + 1)  # the last is said, not read
 
     @property
     def longest(self) -> int:

@@ -94,12 +94,3 @@ def check_words(tree: Any, kind: type, shape: str, name: str) -> None:
         f"model is a {type(tree).__name__} with head {head}, but objective={name!r} needs "
         f"{shape} with LMHead; choose such a preset, or change model.head"
     )
-
-
-def check_length(stack: Any, longest: int) -> None:
-    """Refuse rows that are longer than the stack has positions."""
-    if stack.longest is not None and stack.longest < longest:
-        raise ConfigError(
-            f"data.max_length={longest} is more than the model's {stack.longest} positions; "
-            f"set data.max_length={stack.longest} or less"
-        )

@@ -24,7 +24,8 @@ def numbers_of(pictures: Pictures, labels: Sequence[str], objective: str) -> Arr
         odd = sorted(set(names) - set(ours))
         raise DataError(
             f"the pictures have labels that the model has not: {', '.join(odd[:5])}; it has "
-            f"{', '.join(labels[:20])}"
+            f"{', '.join(labels[:20])}; for a head of the pictures' own give model.head="
+            f"{{kind: classes}} (allformer tune: --new-head)"
         )
     found = [pictures[i].label for i in range(len(pictures))]
     if None in found:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +20,7 @@ from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, B, moved
 from allformer.train.objectives.objective import E, Objective, Say
 from allformer.train.predictions import Prediction
+from allformer.train.room import within
 from allformer.train.sections.common import TokenizerRecipe
 from allformer.train.sections.head import HeadRecipe
 from allformer.train.sections.recipe import Recipe
@@ -120,9 +120,7 @@ class Supervised(Objective[E, B]):
         """
         self._check_recipe()
         tree = super().config(vocabulary)
-        room = tree.reader.longest
-        if room is not None and room < self.data.max_length:
-            self.recipe = replace(self.recipe, data=replace(self.data, max_length=room))
+        self.recipe = within(self.recipe, tree)
         if self.fits(tree.head):
             return tree
         asked = getattr(self.recipe.model, "head", None)
