@@ -41,6 +41,7 @@ from tests.models import VOCAB
 
 LENGTHS = [(7, 3, 5), (5, 7, 3), (7, 4, 4), (1, 7, 7)]  # unequal rows, as many tokens in all
 ACCUMULATE, STEPS = 2, 3
+ADAPTER = "adapter_model.safetensors"
 
 
 class LineBatch(NamedTuple):
@@ -267,6 +268,36 @@ def check_resumed(
         train(None, parts, device="cpu", corpus=corpus, resume=True, overrides=steps)
         one, other = (read_tensors(run / "model.safetensors") for run in (straight, parts))
         assert all(one[name].equal(other[name]) for name in one), sizes
+
+
+def check_tuned(
+    folder: Path, base: Path, asked: dict[str, Any], methods: Sequence[Any], corpus: Any
+) -> None:
+    """An adapter that two ranks train is the one that a single process trains; stopped, gone on
+    with by another, and by a single one in the end, it is still."""
+    for number, method in enumerate(methods):
+        sections = {**asked, "model": {"checkpoint": str(base)}, "tune": method}
+        alone, two, ways = (folder / f"{name}-{number}" for name in ("alone", "two", "ways"))
+        whole = {**sections, "train": {**asked["train"], "accumulate": 2}}
+        if dist.get_rank() == 0:
+            with by_oneself():
+                train(make_recipe(whole), alone, device="cpu", corpus=corpus)
+        dist.barrier()
+        train(make_recipe(sections), two, device="cpu", corpus=corpus)
+        train(make_recipe(sections, ["train.steps=2"]), ways, device="cpu", corpus=corpus)
+        again = [f"train.steps={asked['train']['steps']}"]
+        train(None, ways, device="cpu", corpus=corpus, resume=True, overrides=again)
+        one, other, third = (read_tensors(run / ADAPTER) for run in (alone, two, ways))
+        assert one.keys() == other.keys() == third.keys()
+        for name, tensor in one.items():
+            torch.testing.assert_close(other[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+            assert third[name].equal(other[name]), name
+        assert load_run(two).model is not None
+        if dist.get_rank() == 0:  # the ranks' last checkpoint, gone on with by one
+            with by_oneself():
+                more = ["train.steps=6", "train.accumulate=2", "parallel.data=1"]
+                train(None, ways, device="cpu", corpus=corpus, resume=True, overrides=more)
+        dist.barrier()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,7 +13,6 @@ from allformer.checkpoint.files import TensorFiles, in_memory, open_tensors
 from allformer.checkpoint.shards import PART, Outgoing, write_file
 from allformer.checkpoint.stored import read_whole
 from allformer.checkpoint.transfer import OLD_NAMES, copy_in, own_map, own_state
-from allformer.errors import CheckpointError
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
@@ -55,19 +53,3 @@ def _put(model: nn.Module, files: TensorFiles) -> None:
     plan = account(state, own_map(model), files)
     for name, tensor in state.items():
         copy_in(plan.sources[name][0], tensor)
-
-
-def average(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of several checkpoints' weights, summed in fp64 (paper, section 6.1)."""
-    total: dict[str, Tensor] = {}
-    dtypes: dict[str, torch.dtype] = {}
-    for path in paths:
-        tensors = read_tensors(path)
-        if total and tensors.keys() != total.keys():
-            raise CheckpointError(
-                f"{path} has other weights than {paths[0]}; average checkpoints of one run"
-            )
-        for name, x in tensors.items():
-            dtypes[name] = x.dtype
-            total[name] = x.double() + total[name] if name in total else x.double()
-    return {name: (x / len(paths)).to(dtypes[name]) for name, x in total.items()}

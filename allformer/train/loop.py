@@ -44,13 +44,13 @@ from allformer.train.redraw import Redraw
 from allformer.train.resumed import resumed_recipe, write_recipe
 from allformer.train.sections.common import TrainRecipe
 from allformer.train.sections.recipe import Recipe
-from allformer.train.state import WEIGHTS, checkpoints, damage, load_state, save_state, set_aside
+from allformer.train.state import checkpoints, damage, load_state, save_state, set_aside
 from allformer.train.step import Stepper, StepSettings
 from allformer.train.stream import Place, batches_of, micro_batches, prefetch
 from allformer.train.threads import pick_threads, threads
 from allformer.train.tokenizing import expected, run_tokenizer, vocabulary_of
 from allformer.train.told import told_figures
-from allformer.train.tuned import beside, check_methods, put_mean, put_methods
+from allformer.train.tuned import beside, check_methods, put_methods
 from allformer.train.validate import validate
 from allformer.train.watch.boards import check_boards
 from allformer.train.watch.watch import Watch
@@ -172,11 +172,6 @@ class Job:
         self.ranks = ranks
         self.say = say = _say if ranks.main else silent
         ranks.check(recipe)
-        if beside(recipe.tune) and ranks.world > 1:
-            raise ConfigError(
-                f"tune: an adapter is trained by one process, and this is one of {ranks.world}; "
-                f"start it without torchrun, or give tune: full"
-            )
         objective.others = ranks.readers
         if resume:
             ranks.same(lambda: check_data(run, objective, allow_changed_data, say))
@@ -472,7 +467,8 @@ class Job:
             self.metrics.sync()
             self.watch.sync()
             save_state(self.run, self.step, self.stepper, extra, keep=keep, every=every)
-            if is_beside(self.model):  # its checkpoints alone cannot be opened: they have no base
+            # Its checkpoints alone cannot be opened: they have no base.
+            if is_beside(self.model) and self.ranks.main:
                 save_run(self.run, self.model, self.tokenizer, self._base())
 
     # --- ending ---------------------------------------------------------------------------------
@@ -517,10 +513,7 @@ class Job:
             self.stepper.ema.settle()
             return 1, f"moving average of {self.stepper.ema.decay:g}"
         last = self.ranks.same(self._good_checkpoints)[-self.recipe.train.average :]
-        if is_beside(self.model):
-            put_mean(self.model, [checkpoint / WEIGHTS for checkpoint in last])
-        else:
-            take_mean(last, self.ranks.holding(self.model))
+        take_mean(last, self.ranks.holding(self.model))
         self.redraw.restore(self.step)
         return len(last), f"mean of {len(last)} checkpoints"
 

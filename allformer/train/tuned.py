@@ -19,7 +19,7 @@ from torch import Tensor
 
 from allformer.checkpoint.load import load
 from allformer.checkpoint.run import is_beside
-from allformer.checkpoint.weights import average, put_weights, save_weights, write_tensors
+from allformer.checkpoint.weights import put_weights, save_weights, write_tensors
 from allformer.core.model import build
 from allformer.errors import CheckpointError, ConfigError
 from allformer.train.sections.model import CheckpointModel
@@ -112,8 +112,3 @@ def put_trained(model: Any, tensors: dict[str, Tensor], where: str) -> None:
         load_adapter_state(model, DEFAULT, tensors)
     except CheckpointError as error:
         raise CheckpointError(f"{where}: {error}") from None
-
-
-def put_mean(model: Any, paths: Sequence[Path]) -> None:
-    """The mean of several files of `save_trained`, summed in fp64."""
-    put_trained(model, average(paths), str(paths[-1]))

@@ -18,6 +18,7 @@ import torch
 from allformer.config import Attention, Block, Feed
 from allformer.core.model import build
 from allformer.errors import ConfigError
+from allformer.train.loop import train
 from allformer.train.metrics import read_metrics
 from allformer.train.parallel.launch import resolve
 from allformer.train.parallel.mesh import Mesh
@@ -97,6 +98,42 @@ TEXTS = [f"line {i} of {i * i} has {'many ' * (i % 5)}words" for i in range(40)]
 )
 def test_every_plan_trains_a_recipe_as_one_process_does(objective, plans, tmp_path):
     ranks.start(2, tmp_path, ranks.check_training, tmp_path, plans, recipe_of(objective), TEXTS)
+
+
+METHODS = [
+    {"is": "lora", "rank": 2}, [{"is": "lora", "rank": 2, "targets": ["q"]}, "bitfit"],
+    "bottleneck", {"is": "prefix", "tokens": 3},
+]  # fmt: skip
+
+
+def body(folder: Path) -> Path:
+    """A small decoder that has learnt a little, to be tuned."""
+    asked = recipe_of({"is": "causal-lm", "rows": "stream"}, length=32)
+    train(make_recipe({**asked, "train": {"steps": 1, "batch_tokens": 96, "average": 1}}), folder,
+          device="cpu", corpus=TEXTS)  # fmt: skip
+    return folder
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("which", range(len(METHODS)), ids=["lora", "two", "bottleneck", "prefix"])
+def test_copies_train_an_adapter_as_one_process_does(which, tmp_path):
+    asked = recipe_of({"is": "causal-lm", "rows": "documents"})
+    asked = {key: asked[key] for key in ("objective", "data", "optim", "schedule", "train", "log")}
+    asked |= {"train": {**asked["train"], "best": "nll" if which == 1 else None}}
+    asked |= {"train": {**asked["train"], "ema": 0.8 if which == 2 else None}}
+    ranks.start(2, tmp_path, ranks.check_tuned, tmp_path, body(tmp_path / "base"), asked,
+                [METHODS[which]], TEXTS)  # fmt: skip
+
+
+def test_an_adapter_is_refused_where_a_rank_has_a_part_of_the_model():
+    plan = Mesh.__new__(Mesh)
+    plan.sizes = {"pipeline": 1, "data": 1, "shard": 2, "context": 1, "tensor": 1}
+    with pytest.raises(
+        ConfigError, match=r"tune\.is=lora is trained by copies .*parallel\.shard=2"
+    ):
+        plan.check(make_recipe({"tune": "lora", "model": {"checkpoint": "x"}}))
+    plan.sizes |= {"shard": 1, "data": 2}
+    plan.check(make_recipe({"tune": "lora", "model": {"checkpoint": "x"}}))
 
 
 @pytest.mark.slow

@@ -17,12 +17,10 @@ from torch import Tensor, nn
 import allformer as af
 from allformer.checkpoint.run import load_run, save_run
 from allformer.checkpoint.weights import (
-    average,
     load_weights,
     put_weights,
     read_tensors,
     save_weights,
-    write_tensors,
 )
 from allformer.config import Tokens
 from allformer.core.model import build
@@ -173,26 +171,6 @@ def test_a_missing_file_is_named(tmp_path):
         load_weights(loud(seq2seq()), tmp_path / "gone.safetensors")
 
 
-def test_the_average_is_the_mean_in_the_weights_dtype(tmp_path):
-    paths = []
-    values = torch.tensor([[1.0, 2.0**24], [2.0, 1.0], [6.0, 1.0]])
-    for i, x in enumerate(values):
-        paths.append(tmp_path / f"{i}.safetensors")
-        write_tensors({"a": x, "b": x[:1].bfloat16()}, paths[-1])
-    mean = average(paths)
-    assert mean["a"].tolist() == [3.0, float(torch.tensor((2**24 + 2) / 3))]  # fp32 sums lose the 2
-    assert mean["b"].tolist() == [3.0]
-    assert (mean["a"].dtype, mean["b"].dtype) == (torch.float32, torch.bfloat16)
-
-
-def test_an_average_of_different_models_is_refused(tmp_path):
-    first, second = tmp_path / "1.safetensors", tmp_path / "2.safetensors"
-    write_tensors({"a": torch.ones(2), "b": torch.ones(2)}, first)
-    write_tensors({"a": torch.ones(2)}, second)
-    with pytest.raises(CheckpointError, match=r"2\.safetensors has other weights than .*1\.safe"):
-        average([first, second])
-
-
 # --- run directories ---------------------------------------------------------------------------
 
 
@@ -309,5 +287,3 @@ def test_files_with_the_names_from_before_still_open(kind, tmp_path):
     assert all(
         torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True)
     )
-    mean = average([tmp_path / "model.safetensors"])
-    assert mean.keys() == tensors.keys()

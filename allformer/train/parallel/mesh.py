@@ -31,6 +31,7 @@ from allformer.train.parallel.pipeline import Stages, cut_layers
 from allformer.train.parallel.ranks import Backward, One, Ranks, stream_seed
 from allformer.train.parallel.shard import Shards
 from allformer.train.parallel.tensor import cut_tensors
+from allformer.train.tuned import beside
 
 T = TypeVar("T")
 DIMS = ("pipeline", "data", "shard", "context", "tensor")  # neighbours talk most: tensor last
@@ -121,6 +122,7 @@ class Mesh(Ranks):
         return torch.device("cpu") if self._size("pipeline", "shard", "tensor") > 1 else device
 
     def check(self, recipe: Any) -> None:
+        self._check_adapter(recipe.tune)
         cut = [name for name in ("pipeline", "shard", "tensor") if self.sizes[name] > 1]
         if not cut:
             return
@@ -142,6 +144,15 @@ class Mesh(Ranks):
             raise ConfigError(
                 f"log.{which}={getattr(log, which)} looks at a whole model, and parallel.{cut[0]} "
                 f"leaves a part of it on each rank; set it to 0, or use parallel.data alone"
+            )
+
+    def _check_adapter(self, asked: Any) -> None:
+        parts = [name for name in DIMS if name != "data" and self.sizes[name] > 1]
+        if parts and beside(asked):
+            raise ConfigError(
+                f"tune.is={asked.told} is trained by copies of the model, and parallel.{parts[0]}="
+                f"{self.sizes[parts[0]]} leaves a part of it on each rank; use parallel.data "
+                f"alone, a base in few bits (model.quantise), or tune: full"
             )
 
     def prepare(self, model: Any, device: torch.device, dtype: torch.dtype | None) -> None:
