@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from allformer.core.model import build
+from allformer.core.quantised import Quantised, QuantisedApart, is_quantised
 from allformer.core.sources.patches import Patches
 
+BITS = (Quantised, QuantisedApart)
 FRESH = ("head.", "pool.")  # what may start anew on a trained body
 
 
@@ -18,6 +21,28 @@ class Taken(NamedTuple):
 
     fresh: list[str]
     odd: list[str]
+
+
+@torch.no_grad()
+def build_on(tree: Any, trained: Any, device: torch.device | str) -> Any:
+    """A fresh model for a trained body; what of it is in few bits is there already.
+
+    Nothing of a matrix that is in few bits is ever held wide: `build_on(tree, load(DIR), "cpu")`.
+    """
+    if not is_quantised(trained):
+        return build(tree, device=device)
+    model = build(tree, device="meta")
+    inner = [path for path, layer in trained.named_modules() if isinstance(layer, BITS)]
+    for path in inner:
+        owner, _, name = path.rpartition(".")
+        if not owner.startswith(tuple(f"{each}." for each in inner)):  # a part of one held apart
+            setattr(model.get_submodule(owner), name, trained.get_submodule(path))
+    for module in model.modules():
+        own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        if any(tensor.is_meta for tensor in own):
+            fresh: Any = module.to_empty(device=device, recurse=False)
+            fresh.reset_parameters()
+    return model
 
 
 @torch.no_grad()

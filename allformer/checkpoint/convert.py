@@ -48,7 +48,7 @@ from allformer.config import EncoderDecoder, Mixer
 from allformer.config.longer import seen_by_all
 from allformer.core.model import AnyModel
 from allformer.core.quantise import quantise as quantise_model
-from allformer.core.quantised import Quantised, is_quantised, widen_all
+from allformer.core.quantised import is_quantised, size_of, widen_all
 from allformer.errors import CheckpointError, ConfigError, DataError
 from allformer.gguf_header import is_gguf
 from allformer.text.files import CONFIG, PIPELINE, TEMPLATE
@@ -170,12 +170,6 @@ def in_bits(
 def _told(kind: str, group: int | None, calibrate: Tensor | None) -> dict[str, Any]:
     tokens = 0 if calibrate is None else calibrate.numel()
     return {"kind": kind, "group": group, "calibrated_by_tokens": tokens}
-
-
-def size_of(model: AnyModel) -> int:
-    """Parameters, those held in few bits among them."""
-    held = sum(x.outputs * x.inputs for x in model.modules() if isinstance(x, Quantised))
-    return held + sum(p.numel() for p in model.parameters())
 
 
 def read_file(file: Path) -> AnyModel:

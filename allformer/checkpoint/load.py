@@ -35,6 +35,7 @@ from allformer.checkpoint.quantization_config import FIELD, open_packed
 from allformer.checkpoint.transfer import load_weights, own_map, own_names
 from allformer.config import Codec, Model, SoundCodec, from_dict
 from allformer.core.model import AnyModel, build
+from allformer.core.quantise import quantise
 from allformer.count import count
 from allformer.errors import CheckpointError, ConfigError
 from allformer.families.config_json import file_keys, find_family, read_config
@@ -116,7 +117,7 @@ def _with_adapter(directory: Path, base: str | Path | None, how: _How) -> AnyMod
         )
     tree = own_tree(adapter) if how.architecture is None else None
     if tree is not None:
-        trained = load(below, device=how.device, dtype=how.dtype, ignore=how.ignore)
+        trained = _below(below, adapter.quantised, how)
         found, fresh = on_body(tree, trained, adapter)
         model: AnyModel = found
     elif find_gguf_weights(below) is not None:
@@ -135,6 +136,30 @@ def _with_adapter(directory: Path, base: str | Path | None, how: _How) -> AnyMod
         model.provenance.generation = read_json(directory / GENERATION)
     model.provenance.images |= _image_files(directory)
     return model.eval()
+
+
+def _below(directory: Path, kind: str | None, how: _How) -> AnyModel:
+    """The model below an adapter, rounded as it was when the adapter was trained."""
+    if kind is None:
+        return load(directory, device=how.device, dtype=how.dtype, ignore=how.ignore)
+    return load_in_bits(directory, kind, device=how.device, dtype=how.dtype, ignore=how.ignore)
+
+
+def load_in_bits(
+    path: str | Path,
+    kind: str,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    ignore: Iterable[str] = (),
+) -> AnyModel:
+    """A checkpoint whose matrices are rounded before they reach the device.
+
+    >>> load_in_bits("meta-llama/Llama-2-7b-hf", "int4", device="cuda")
+    """
+    model = quantise(load(path, ignore=ignore), kind)
+    model.provenance.quantised = kind
+    return model.to(device=device, dtype=dtype)
 
 
 def _load(directory: Path, raw: dict[str, Any], files: TensorFiles, how: _How) -> AnyModel:

@@ -37,7 +37,7 @@ def tune(
         ),
     ],
     method: Annotated[
-        str, typer.Option(help="full, lora, ia3, bitfit, …: what is trained of the model.")
+        str, typer.Option(help="full, lora, qlora, ia3, bitfit, …: what is trained of the model.")
     ] = "lora",
     rank: Annotated[int | None, typer.Option(help="Of lora; default: 8.")] = None,
     targets: Annotated[
@@ -62,6 +62,9 @@ def tune(
         str | None, typer.Option(help="Of translate and transcribe: the language read or heard.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="Of translate: the language said.")] = None,
+    quantise: Annotated[
+        str | None, typer.Option(help="int8 or int4: how what stays frozen is held.")
+    ] = None,
     new_head: Annotated[
         bool,
         typer.Option("--new-head", help="For the data's labels, in the place of the model's own."),
@@ -111,6 +114,7 @@ def tune(
         source=source,
         target=target,
         rewards=reward or None,
+        quantise=quantise,
     )
     if shown_instead(
         recipe, batch=show_batch, plan=dry_run, as_json=as_json, device=device, compile=compile

@@ -23,5 +23,6 @@ class Provenance:
     images: dict[str, str] = field(
         default_factory=dict
     )  # files on how images or sounds are prepared
+    quantised: str | None = None  # "int4": it was rounded when it was loaded, not in its file
     source: str = ""  # the directory or hub id that its weights were loaded from
     aside: dict[str, Tensor] = field(default_factory=dict)  # what its file holds and nothing reads

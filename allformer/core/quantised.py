@@ -321,6 +321,12 @@ def is_quantised(model: nn.Module) -> bool:
     return any(isinstance(layer, Quantised) for layer in model.modules())
 
 
+def size_of(model: nn.Module) -> int:
+    """Parameters, those held in few bits among them."""
+    held = sum(x.outputs * x.inputs for x in model.modules() if isinstance(x, Quantised))
+    return held + sum(p.numel() for p in model.parameters())
+
+
 def scale_names(model: nn.Module) -> set[str]:
     """Tensors that keep their dtype whatever the model is converted to: they are the numbers."""
     return {

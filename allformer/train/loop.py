@@ -23,6 +23,7 @@ from allformer.checkpoint.save import write_json
 from allformer.config import to_dict
 from allformer.core.model import build
 from allformer.core.precision import pick_device
+from allformer.core.quantised import size_of
 from allformer.errors import CheckpointError, ConfigError, TrainingError
 from allformer.train.batch import mapped
 from allformer.train.best import Best
@@ -50,7 +51,7 @@ from allformer.train.stream import Place, batches_of, micro_batches, prefetch
 from allformer.train.threads import pick_threads, threads
 from allformer.train.tokenizing import expected, run_tokenizer, vocabulary_of
 from allformer.train.told import told_figures
-from allformer.train.tuned import beside, check_methods, put_methods
+from allformer.train.tuned import beside, check_bits, check_methods, put_methods
 from allformer.train.validate import validate
 from allformer.train.watch.boards import check_boards
 from allformer.train.watch.watch import Watch
@@ -182,7 +183,7 @@ class Job:
         torch.manual_seed(recipe.train.seed)
         self.model: Any = self._begin(resume).train()
         self.model.provenance.generation = objective.generation(self.model.config)
-        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.parameters = size_of(self.model)
         self.trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
         self.compile = ranks.compiles(compile, device)
         if recipe.train.recompute != "none":
@@ -230,6 +231,7 @@ class Job:
             found = Begun(build(tree, device=cradle), [])
         else:
             found = begin(recipe.model, tree, cradle, self.say)
+            check_bits(found.model, recipe.tune)
         if recipe.tune is not None:
             dtype = find_precision(recipe.train.precision, self.device).dtype
             put_methods(found.model, recipe.tune, found.fresh, dtype)

@@ -19,6 +19,7 @@ from allformer.train.sections.recipe import Recipe
 from allformer.train.tune_tasks import OTHER, RATES, TASKS, Task
 from allformer.tune.method import find_method
 
+QLORA = "qlora"  # Dettmers et al. (2023): no method of its own, but lora on a base in few bits
 NAMED = (".jsonl", ".json", ".csv", ".parquet")  # files whose columns have names
 
 
@@ -42,22 +43,26 @@ def tune_recipe(
     """`settings` are the method's, `columns` the data's names of ours, `overrides` the recipe's.
 
     With `new_head` the model's own head, which may know other labels, gives way to one for the
-    data. `told`: rate, epochs, length, validation, source, target, rewards; what is None is as the
-    task has it.
+    data. `told`: rate, epochs, length, validation, source, target, rewards, quantise; what is None
+    is as the task has it. `method="qlora"` is lora on matrices in four bits.
     """
     if task not in tasks():
         hint = did_you_mean(task, tasks())
         raise ConfigError(f"--task {task}: there is no such; {hint}try {', '.join(tasks())}")
     asked, said = tasks()[task], {name: x for name, x in told.items() if x is not None}
-    whole = method == "full"
+    kind = "lora" if method == QLORA else method
     return make_recipe(
         {
             "name": f"{task}-{method}",
             "objective": _objective(asked, task, said),
             "data": _data(asked, task, data, columns or {}, said),
-            "model": {"checkpoint": model, **(_head(asked, task) if new_head else {})},
-            "tune": {"is": method, **_settings(method, settings or {})},
-            **_course(asked, said.get("rate", rate_of(asked, method)), whole, said),
+            "model": {
+                "checkpoint": model,
+                "quantise": said.get("quantise", "int4" if method == QLORA else None),
+                **(_head(asked, task) if new_head else {}),
+            },
+            "tune": {"is": kind, **_settings(kind, settings or {})},
+            **_course(asked, said.get("rate", rate_of(asked, kind)), kind == "full", said),
         },
         overrides,
     )

@@ -21,6 +21,7 @@ from allformer.checkpoint.load import load
 from allformer.checkpoint.run import is_beside
 from allformer.checkpoint.weights import put_weights, save_weights, write_tensors
 from allformer.core.model import build
+from allformer.core.quantised import is_quantised
 from allformer.errors import CheckpointError, ConfigError
 from allformer.train.sections.model import CheckpointModel
 from allformer.train.sections.tune import TuneRecipe
@@ -53,6 +54,15 @@ def check_methods(recipe: Any, tree: Any) -> None:
     shape = trained if trained.config == tree else build(tree, device="meta")
     shape.provenance = trained.provenance
     apply(shape, asked.methods, DEFAULT)
+
+
+def check_bits(model: Any, asked: TuneRecipe | None) -> None:
+    """Refuse to train all of a model whose matrices, in few bits, cannot be."""
+    if not beside(asked) and is_quantised(model):
+        raise ConfigError(
+            "the model's matrices are in few bits, and nothing can be learnt in them; train an "
+            "adapter beside them (tune: lora), or give a model that is not quantised"
+        )
 
 
 def put_methods(

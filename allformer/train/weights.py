@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 
 from allformer.checkpoint.adapter.files import is_adapter
-from allformer.checkpoint.body import take_body
-from allformer.checkpoint.load import load
+from allformer.checkpoint.body import build_on, take_body
+from allformer.checkpoint.load import load, load_in_bits
 from allformer.core.model import build
 from allformer.errors import ConfigError
 from allformer.train.sections.model import AnyModelRecipe, CheckpointModel
@@ -30,11 +30,11 @@ def begin(
         model = build(tree, device=device)
         return Begun(model, [name for name, _ in model.named_parameters()])
     refuse_adapter(asked)
-    trained = load(asked.directory, device=device, dtype=torch.float32)
+    trained = _trained(asked, device)
     if trained.config == tree:
         say(f"weights: all of {asked.checkpoint}")
         return Begun(trained, [])
-    model = build(tree, device=device)
+    model = build_on(tree, trained, device)
     model.provenance = trained.provenance
     state = trained.state_dict()
     if not _alike(trained.config.head, tree.head):  # what fits by chance means something else
@@ -43,6 +43,13 @@ def begin(
     rest = f"; fresh: {', '.join(fresh)}" if fresh else ""
     say(f"weights: the body of {asked.checkpoint}{rest}")
     return Begun(model, fresh)
+
+
+def _trained(asked: CheckpointModel, device: torch.device) -> Any:
+    """The checkpoint's own model; what is trained of it is trained in fp32."""
+    if asked.quantise is None:
+        return load(asked.directory, device=device, dtype=torch.float32)
+    return load_in_bits(asked.directory, asked.quantise, device=device, dtype=torch.float32)
 
 
 def refuse_adapter(asked: CheckpointModel) -> None:

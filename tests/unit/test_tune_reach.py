@@ -122,6 +122,16 @@ def test_the_language_heard_is_the_objectives_and_pictures_have_no_length():
         tune_recipe("m", "chats.jsonl", task="sft", new_head=True)
 
 
+def test_qlora_is_lora_on_a_base_in_few_bits():
+    recipe = tune_recipe("m", "chats.jsonl", task="sft", method="qlora", settings={"rank": 4})
+    assert recipe.model.quantise == "int4"
+    assert (recipe.name, recipe.tune.told, recipe.tune.methods[0].alpha) == ("sft-qlora", "lora", 8)
+    recipe = tune_recipe("m", "chats.jsonl", task="sft", method="bitfit", quantise="int8")
+    assert (recipe.model.quantise, recipe.tune.told) == ("int8", "bitfit")
+    with pytest.raises(ConfigError, match=r"model\.quantise='int3' is not a choice; try"):
+        tune_recipe("m", "chats.jsonl", task="sft", quantise="int3")
+
+
 def test_what_stands_before_a_text_takes_of_its_positions():
     tree = preset("gpt2")
     for method, room in (("prefix", 1004), ("prompt", 1004), ("lora", 1024)):

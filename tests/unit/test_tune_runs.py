@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import allformer as af
+from allformer.checkpoint.convert import convert
 from allformer.checkpoint.weights import read_tensors
 from allformer.core.model import build
+from allformer.core.quantised import Quantised, is_quantised
 from allformer.errors import CheckpointError, ConfigError
 from allformer.run_facts import tuned_facts
 from allformer.run_report import report_run
@@ -312,3 +314,40 @@ def test_models_that_see_are_tuned_too(method, tmp_path):
         ours, again = (m.eval()(pixel_values=pixels).logits
                        for m in (result.run.model, af.load(tmp_path / "run")))  # fmt: skip
     assert torch.equal(ours, again)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("base_in", ["int4", "file"])
+def test_a_base_in_few_bits_is_tuned_under_a_new_head(base_in, base, tmp_path):
+    """Rounded when it is loaded, or in its file: the run goes on and opens on the same numbers."""
+    where, bits = base, {"quantise": "int4"}
+    if base_in == "file":
+        where, bits = tmp_path / "bits", {}
+        convert(base, where, quantise="int4", family="allformer", run=False)
+        (where / "tokenizer.json").write_bytes((base / "tokenizer.json").read_bytes())
+    plain = recipe_of(where, {"is": "lora", "rank": 2}).plain()
+    recipe = make_recipe({**plain, "model": {"checkpoint": str(where), **bits}})
+    result = train(recipe, tmp_path / "run", device="cpu", corpus=CORPUS)
+    model = result.run.model.eval()
+    layer = model.encoder.layers[0].attention.qkv
+    assert isinstance(layer, Quantised)
+    assert (layer.bits, layer.delta is not None) == (4, True)
+    assert model.head.out.weight.requires_grad
+    again = af.load(tmp_path / "run")
+    assert torch.equal(says(again), says(model))
+    said = json.loads((tmp_path / "run" / "adapter_config.json").read_text())
+    assert said.get("quantised") == bits.get("quantise")
+    convert(tmp_path / "run", tmp_path / "merged", merge=True, family="allformer", run=False)
+    merged = af.load(tmp_path / "merged")
+    assert not is_quantised(merged)
+    assert torch.allclose(says(merged), says(model), atol=1e-5)
+
+
+def test_all_weights_are_not_trained_in_few_bits(base, tmp_path):
+    plain = recipe_of(base, "full").plain()
+    for tune in ({"tune": plain["tune"]}, {}):
+        rest = {name: x for name, x in plain.items() if name != "tune"}
+        model = {"checkpoint": str(base), "quantise": "int8"}
+        recipe = make_recipe({**rest, **tune, "model": model})
+        with pytest.raises(ConfigError, match=r"in few bits, and nothing can be learnt in them"):
+            train(recipe, tmp_path / "run", device="cpu", corpus=CORPUS)

@@ -18,7 +18,7 @@ NOTHING: tuple[Any, ...] = (None, False, {}, [], "")
 COMMON = {
     "auto_mapping": OBJECT, "base_model_name_or_path": TEXT, "inference_mode": FLAG,
     "peft_type": TEXT, "peft_version": TEXT, "revision": TEXT, "task_type": TEXT,
-    "modules_to_save": TEXTS,
+    "modules_to_save": TEXTS, "quantised": TEXT,
 }  # fmt: skip
 
 

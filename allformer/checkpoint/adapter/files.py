@@ -15,8 +15,9 @@ from allformer.checkpoint.adapter.form import Tensors
 from allformer.checkpoint.files import open_tensors
 from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.stored import read_whole
+from allformer.core.quantise import KINDS
 from allformer.errors import CheckpointError
-from allformer.families.kinds import TEXT, check_kind
+from allformer.families.kinds import TEXT, check_kind, short
 from allformer.json_file import read_object
 
 CONFIG = "adapter_config.json"
@@ -45,6 +46,16 @@ class AdapterFiles:
         if not name:
             return None
         return f"{name}@{revision}" if revision and not Path(name).is_dir() else str(name)
+
+    @property
+    def quantised(self) -> str | None:
+        """How the model below was rounded when it was loaded; None: it was as it is."""
+        kind = self.raw.get("quantised")
+        if kind is not None and kind not in KINDS:
+            raise CheckpointError(
+                f"{self.file} has quantised={short(kind)}; it must be {' or '.join(KINDS)}"
+            )
+        return kind
 
     @property
     def tensors(self) -> Tensors:

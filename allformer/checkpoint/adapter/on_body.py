@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from allformer.checkpoint.adapter.files import AdapterFiles
-from allformer.checkpoint.body import take_body
+from allformer.checkpoint.body import build_on, take_body
 from allformer.config import from_dict
-from allformer.core.model import build
 from allformer.errors import CheckpointError, ConfigError
 from allformer.json_file import read_object
 from allformer.tune.apply import DEFAULT
@@ -36,7 +35,7 @@ def on_body(tree: Any, trained: Any, adapter: AdapterFiles) -> tuple[Any, list[s
     """A model of that tree with a trained one's body, and the names of what is fresh in it."""
     if trained.config == tree:
         return trained, []
-    model = build(tree, device=trained.device).to(next(trained.parameters()).dtype)
+    model = build_on(tree, trained, trained.device).to(next(trained.parameters()).dtype)
     model.provenance = trained.provenance
     fresh, odd = take_body(model, trained.state_dict())
     if odd:

@@ -65,6 +65,8 @@ def save_adapter(
                     f"adapter {name!r} cannot be said in PEFT's layout: {why}; leave layout out"
                 ) from None
     said |= _below(below)
+    if model.provenance.quantised is not None:
+        said["quantised"] = model.provenance.quantised
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
     write_tensors({key: x.cpu() for key, x in tensors.items()}, directory / WEIGHTS[0])

@@ -23,6 +23,7 @@ from allformer.checkpoint.hub import find_checkpoint
 from allformer.checkpoint.load import read_config_of
 from allformer.codecs import codec_preset, codec_presets
 from allformer.config import ACTIVATIONS, EncoderDecoder, from_dict, to_dict
+from allformer.core.quantise import KINDS
 from allformer.errors import ConfigError, did_you_mean
 from allformer.families import preset, presets
 from allformer.train.sections.head import HeadRecipe
@@ -163,6 +164,7 @@ class CheckpointModel(_Changed):
     checkpoint: str
     change: Mapping[str, Any] = field(default_factory=dict)
     head: HeadRecipe | None = None
+    quantise: Annotated[str | None, one_of(*KINDS)] = None  # int8, int4: what stays frozen
 
     @property
     def directory(self) -> Path:
