@@ -26,6 +26,8 @@ def open_data(data: PairData, corpus: Corpus | None = None) -> Corpus:
         try:
             train, validation = hold_out(corpus.train, count)
         except DataError as error:
+            if not str(error).startswith("count="):  # a record is broken
+                raise
             raise DataError(f"data.hold_out={count}: {error}") from None
         corpus = replace(corpus, train=train, validation=validation)
     return corpus

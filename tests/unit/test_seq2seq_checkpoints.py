@@ -4,6 +4,7 @@ those that transformers builds, and the loss is its loss."""
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -105,6 +106,9 @@ def test_long_sides_are_left_out_or_cut(checkpoint, tmp_path):  # noqa: F811
         sizes[truncate] = (len(lengths[0]), int(max(side.max() for side in lengths)))
         sources, end = objective.examples(0).sources, 1
         assert all(sources[i][-1] == end for i in range(len(sources)))
+    said: list[str] = []
+    objective.encode(load_tokenizer(checkpoint("t5")), said.append)
+    assert re.search(r"training: 12 pairs; [1-9]\d* texts cut to 7 tokens", said[0]), said
     assert sizes[True] == (12, 7)
     assert 0 < sizes[False][0] < 12
     assert sizes[False][1] <= 7

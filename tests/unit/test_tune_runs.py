@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -272,14 +273,19 @@ def test_the_section_is_written_as_it_is_read(base):
 
 def test_a_run_on_another_base_is_refused(base, tmp_path):
     tune(base, tmp_path / "run", "lora", steps=1)
-    other = make_recipe(
-        {"objective": "masked-lm", "model": {"dim": 32, "heads": 2, "feed": 32, "layers": 2},
-         "tokenizer": {"kind": "wordpiece", "vocab": 60},
-         "train": {"steps": 1, "batch_tokens": 256}}
-    )  # fmt: skip
-    train(other, tmp_path / "other", device="cpu", corpus=TEXTS)
-    with pytest.raises(CheckpointError, match=r"its base has none of that shape.*base="):
-        af.load(tmp_path / "run", base=tmp_path / "other")
+    for change, said in (
+        ({"dim": 32}, r"its base has none of that shape.*base="),
+        ({"layers": 3}, r"is of a model with 2 layers in its encoder, and its base has 3"),
+        ({"heads": 4}, r"is of a model with 2 heads in encoder\.layers\.0, and its base has 4"),
+    ):
+        sizes = {"dim": 16, "heads": 2, "feed": 32, "layers": 2} | change
+        tree = replace(ModelRecipe(**sizes).tree("encoder"), head=af.load(base).config.head)
+        af.save(build(tree, seed=0), tmp_path / "other", family="allformer")
+        with pytest.raises(CheckpointError, match=said):
+            af.load(tmp_path / "run", base=tmp_path / "other")
+        if "dim" not in change:
+            with pytest.raises(CheckpointError, match=said):
+                af.load_adapter(af.load(tmp_path / "other"), tmp_path / "run")
 
 
 def test_peft_opens_a_run(base, tmp_path):

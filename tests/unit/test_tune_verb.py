@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from allformer.cli.main import app
-from allformer.errors import ConfigError
+from allformer.errors import ConfigError, DataError
 from allformer.train.loop import open_objective, train
 from allformer.train.metrics import read_metrics
 from allformer.train.objectives import OBJECTIVES
@@ -176,6 +176,7 @@ def test_a_label_that_the_head_does_not_know_is_named_before_training(encoder, t
     result = call("tune", run, "--data", write(tmp_path / "b.jsonl", rows), "--task", "classify",
                   "--out", tmp_path / "again", *QUICK, status=1)  # fmt: skip
     assert "label 'blue' is not known; there is green, red" in str(result.exception)
+    assert "--new-head" in str(result.exception)
     assert not (tmp_path / "again" / "checkpoints").exists()
 
 
@@ -185,6 +186,15 @@ def test_conversations_longer_than_the_model_are_counted_and_if_all_are_refused(
                   "--out", tmp_path / "run", *QUICK, status=1)  # fmt: skip
     assert "nothing is left of the training data" in str(result.exception)
     assert "longer than data.max_length=128" in str(result.exception)
+
+
+def test_records_of_no_known_shape_are_told_with_their_file(decoder, tmp_path):
+    data = write(tmp_path / "odd.jsonl", [{"a": 1, "b": "x"}] * 20)
+    with pytest.raises(DataError, match=r"odd\.jsonl, its first record: no conversation in a rec"):
+        open_objective(tune_recipe(str(decoder), str(data), task="sft"))
+    write(data, [{"source": "a", "b": "x"}] * 20)
+    with pytest.raises(DataError, match=r"^.*odd\.jsonl, line 1: no column 'target'.*--column OUR"):
+        open_objective(tune_recipe("m", str(data), task="translate"), check=False)
 
 
 def test_an_adapter_is_no_ground_for_another_run(decoder, tmp_path):

@@ -13,6 +13,7 @@ from allformer.checkpoint.adapter.fields import Fields
 from allformer.checkpoint.adapter.files import AdapterFiles, open_adapter, plain_names
 from allformer.checkpoint.adapter.forms import BY_KIND
 from allformer.checkpoint.adapter.names import Names, covered
+from allformer.checkpoint.adapter.on_body import check_body, own_tree
 from allformer.checkpoint.adapter.own import methods_from_json
 from allformer.checkpoint.adapter.whole import base_tensors, read_whole
 from allformer.errors import CheckpointError, ConfigError
@@ -26,7 +27,10 @@ def load_adapter(model: Any, path: str | Path, *, name: str = DEFAULT) -> None:
 
     Everything else is frozen, as `tune.apply` has it: `tune.switch(model, …)` lets others act.
     """
-    put_adapter(model, open_adapter(path), name)
+    files = open_adapter(path)
+    if (tree := own_tree(files)) is not None:
+        check_body(tree, model.config, files)
+    put_adapter(model, files, name)
 
 
 def put_adapter(model: Any, files: AdapterFiles, name: str = DEFAULT) -> None:

@@ -182,7 +182,7 @@ class Pass:
             there = ", ".join(map(str, list(record)[:12])) or "nothing"
             return DataError(
                 f"{self.place}: no column {error.args[0]!r}; there is {there}: name "
-                "the right ones in columns"
+                "the right ones in columns (allformer tune: --column OURS=THEIRS)"
             )
         if None in found.values():
             empty = next(columns[ours] for ours, value in found.items() if value is None)

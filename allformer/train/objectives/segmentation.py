@@ -150,7 +150,7 @@ class Segmentation(OverPictures[SegmentBatch]):
         elif not isinstance(head, MaskHead):
             raise ConfigError(
                 f"the model has a {type(head).__name__}, but objective={self.name!r} learns masks; "
-                f"leave the head out"
+                f"leave it out: model.head={{kind: none}} (allformer tune: --new-head)"
             )
         elif asked.decoder is not None:
             raise ConfigError(

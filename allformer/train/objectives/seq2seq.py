@@ -106,7 +106,9 @@ class Seq2Seq(TextToText[EncodedPairs]):
         self, pairs: Iterable[Pair], tokenizer: Tokenizer, name: str, say: Say
     ) -> EncodedPairs:
         asked, longest = self.recipe, self.longest
-        sides = None if self.trained and not asked.data.truncate else self._sides(tokenizer)
+        cut: list[int] = []
+        plain = self.trained and not asked.data.truncate
+        sides = None if plain else self._sides(tokenizer, cut)
         most = longest - int(self.trained)  # and </s>
         encoded = EncodedPairs.from_pairs(pairs, tokenizer, most, sides)
         left_out = ""
@@ -116,10 +118,12 @@ class Seq2Seq(TextToText[EncodedPairs]):
                 f"{encoded.longest}); data.max_length={asked.data.max_length}, "
                 f"train.batch_tokens={asked.train.batch_tokens}"
             )
+        if sum(cut):
+            left_out += f"; {sum(cut):,} texts cut to {longest} tokens (data.truncate)"
         say(f"{name}: {len(encoded):,} pairs{left_out}")
         return encoded
 
-    def _sides(self, tokenizer: Tokenizer) -> tuple[Encode, Encode]:
+    def _sides(self, tokenizer: Tokenizer, cut: list[int]) -> tuple[Encode, Encode]:
         """Sources and targets as transformers would have them: with the family's own special
         tokens around, the target's language (mBART) and the target's pieces (Marian)."""
         data = self.recipe.data
@@ -131,7 +135,9 @@ class Seq2Seq(TextToText[EncodedPairs]):
             )
         most = self.longest - int(self.trained)
         return tuple(  # type: ignore[return-value]
-            partial(_encoded, side, special=not self.trained, most=most if data.truncate else None)
+            partial(_encoded, side, special=not self.trained, most=most, cut=cut)
+            if data.truncate
+            else partial(side.encode_batch, add_special_tokens=not self.trained)
             for side in (source, target)
         )
 
@@ -143,12 +149,12 @@ def _code(tokenizer: Tokenizer, language: str) -> str:
 
 
 def _encoded(
-    tokenizer: Tokenizer, texts: list[str], *, special: bool, most: int | None
+    tokenizer: Tokenizer, texts: list[str], *, special: bool, most: int, cut: list[int]
 ) -> list[list[int]]:
-    if most is None:
-        return tokenizer.encode_batch(texts, add_special_tokens=special)
+    """Texts as ids, at most so many; how many of them are cut is added to `cut`."""
     batch = tokenizer(
         texts, add_special_tokens=special, max_length=most, truncate=True, padding_side="right"
     )
+    cut.append(len(batch.cut))
     sizes = batch["attention_mask"].sum(1).tolist()
     return [row[:size].tolist() for row, size in zip(batch["input_ids"], sizes, strict=True)]

@@ -88,12 +88,21 @@ def open_labelled(
         return Held(splits.train, splits.validation)
     count = data.hold_out or min(_MOST_HELD_OUT, max(1, splits.train.count() // 20))
     try:
-        column = by if isinstance(by, str) else by(next(iter(splits.train)))
+        column = by if isinstance(by, str) else _first(splits.train, by)
         return Held(*hold_out(splits.train, count, column=column))
     except DataError as error:
         if str(error).startswith("count="):  # else a record is broken
             raise DataError(f"data.hold_out={count}: {error}") from None
         raise
+
+
+def _first(records: Records, by: Callable[[Record], str]) -> str:
+    """What the first record is known by."""
+    record = next(iter(records))
+    try:
+        return by(record)
+    except DataError as error:
+        raise DataError(f"{records.description}, its first record: {error}") from None
 
 
 def fingerprint(records: Iterable[Record]) -> str:

@@ -32,8 +32,8 @@ class Labels:
         if found is None:
             raise DataError(
                 f"label {text!r} is not known; there is {', '.join(self.names[:20])}"
-                f"{' …' if len(self.names) > 20 else ''}: correct it, or name all in model.head."
-                f"labels"
+                f"{' …' if len(self.names) > 20 else ''}: correct it, name all in model.head."
+                f"labels, or put a new head in the old one's place (allformer tune: --new-head)"
             )
         return found
 
