@@ -5,5 +5,6 @@
     af.save_adapter(model, "out", name="tales")         # which PEFT opens
 
 What PEFT has no words for (BitFit, bottlenecks, a model of no family) is written in the same two
-files in our own (`own.py`). Each kind of adapter is one file, a `Form`.
+files in our own (`own.py`), bottlenecks also as the `adapters` library has them (`library.py`).
+Each kind of adapter is one file, a `Form`.
 """

@@ -21,7 +21,11 @@ from allformer.families.kinds import TEXT, check_kind, short
 from allformer.json_file import read_object
 
 CONFIG = "adapter_config.json"
-WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+WEIGHTS = (
+    "adapter_model.safetensors", "adapter_model.bin",
+    "adapter.safetensors", "pytorch_adapter.bin",  # the `adapters` library's
+)  # fmt: skip
+HEADS = ("model_head.safetensors", "pytorch_model_head.bin")  # the same's, beside them
 BEFORE = ("base_model.model.", "base_model.")
 
 
@@ -41,6 +45,7 @@ class AdapterFiles:
     def base(self) -> str | None:
         """The model below, as the file names it: a directory, or an id of the hub."""
         name, revision = self.raw.get("base_model_name_or_path"), self.raw.get("revision")
+        name = name or self.raw.get("model_name")  # the `adapters` library's
         for field, value in (("base_model_name_or_path", name), ("revision", revision)):
             check_kind(field, value, TEXT, str(self.file))
         if not name:
@@ -62,8 +67,10 @@ class AdapterFiles:
         """All of them, by the file's names."""
         for name in WEIGHTS:
             if (self.directory / name).is_file():
-                found = open_tensors(self.directory / name)
-                return {key: read_whole(stored) for key, stored in found.items()}
+                heads = HEADS if name in WEIGHTS[2:] else ()
+                beside = next((h for h in heads if (self.directory / h).is_file()), None)
+                files = [self.directory / each for each in (name, beside) if each is not None]
+                return {key: read_whole(x) for f in files for key, x in open_tensors(f).items()}
         raise CheckpointError(
             f"{self.directory} has {CONFIG} but no {WEIGHTS[0]}; download it, or train it to its "
             f"end"

@@ -12,6 +12,7 @@ from typing import Any
 from allformer.checkpoint.adapter.fields import Fields
 from allformer.checkpoint.adapter.files import AdapterFiles, open_adapter, plain_names
 from allformer.checkpoint.adapter.forms import BY_KIND
+from allformer.checkpoint.adapter.library import is_library, read_library
 from allformer.checkpoint.adapter.names import Names, covered
 from allformer.checkpoint.adapter.on_body import check_body, own_tree
 from allformer.checkpoint.adapter.own import methods_from_json
@@ -50,6 +51,8 @@ def put_adapter(model: Any, files: AdapterFiles, name: str = DEFAULT) -> None:
 def _read(model: Any, files: AdapterFiles) -> tuple[Any, dict[str, Any]]:
     if "is" in files.raw:
         return methods_from_json(files.raw, files.file), files.tensors
+    if is_library(files.raw):
+        return read_library(model, files)
     kind = files.raw.get("peft_type")
     if kind not in BY_KIND:
         raise CheckpointError(

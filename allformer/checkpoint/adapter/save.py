@@ -9,9 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from allformer.checkpoint.adapter.files import CONFIG, WEIGHTS
+import torch
+
+from allformer.checkpoint.adapter.files import CONFIG, HEADS, WEIGHTS
 from allformer.checkpoint.adapter.form import Form, NotPeft, Tensors
 from allformer.checkpoint.adapter.forms import BY_METHOD
+from allformer.checkpoint.adapter.library import HEAD_CONFIG, write_library
 from allformer.checkpoint.adapter.names import Names
 from allformer.checkpoint.adapter.own import OWN, methods_to_json
 from allformer.checkpoint.adapter.task import task_of
@@ -24,7 +27,7 @@ from allformer.tune.bitfit import BitFit
 from allformer.tune.state import adapter_state
 from allformer.tune.tuning import must_be_tuned
 
-LAYOUTS = ("peft", "allformer")
+LAYOUTS = ("peft", "allformer", "adapters")
 
 
 def save_adapter(
@@ -39,8 +42,9 @@ def save_adapter(
     """Write adapter_config.json, adapter_model.safetensors and, unless not `config`, config.json.
 
     `name` may be left out where one adapter acts. `base` is the model below, as others shall find
-    it (by default where this one was loaded from). `layout` is "peft", or "allformer" for our own
-    words; by default PEFT's where it has words for the adapter. Gives the layout written.
+    it (by default where this one was loaded from). `layout` is "peft", "allformer" for our own
+    words, or "adapters" for bottlenecks as that library has them; by default PEFT's where it has
+    words for the adapter. Gives the layout written.
     """
     tuning = must_be_tuned(model)
     check_free(tuning)
@@ -52,6 +56,9 @@ def save_adapter(
     if layout not in (None, *LAYOUTS):
         raise CheckpointError(f"layout={layout!r} is not known; try {' or '.join(LAYOUTS)}")
     below = model.provenance.source if base is None else str(base)
+    if layout == LAYOUTS[2]:
+        _save_library(model, name, Path(path), below, config)
+        return layout
     said, tensors = _in_own_words(model, name)
     written = LAYOUTS[1]
     if layout != LAYOUTS[1]:
@@ -74,6 +81,21 @@ def save_adapter(
         write_json(directory / "config.json", config_of(model))
     write_json(directory / CONFIG, said)
     return written
+
+
+def _save_library(model: Any, name: str, directory: Path, below: str, config: bool) -> None:
+    """The files that the `adapters` library opens unless it is told of others."""
+    said, tensors, head = write_library(model, name)
+    said["model_name"] = below
+    directory.mkdir(parents=True, exist_ok=True)
+    if config:
+        write_json(directory / "config.json", config_of(model))
+    write_json(directory / CONFIG, said)
+    torch.save({key: x.cpu() for key, x in tensors.items()}, directory / WEIGHTS[3])
+    if head:
+        torch.save({key: x.cpu().clone() for key, x in head.items()}, directory / HEADS[1])
+        more = {"config": None, "name": None, "label2id": config_of(model).get("label2id")}
+        write_json(directory / HEAD_CONFIG, {**said, **more})
 
 
 def _the_one(model: Any) -> str:
