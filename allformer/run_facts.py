@@ -38,6 +38,7 @@ USES: dict[str, dict[str, str]] = {
     "dpo": {"generate": "allformer generate {run} {text} --chat"},
     "kto": {"generate": "allformer generate {run} {text} --chat"},
     "grpo": {"generate": "allformer generate {run} {text} --chat"},
+    "ppo": {"generate": "allformer generate {run} {text} --chat"},
     "reward": {},  # it is used by what is tuned for a reward
     "masked-lm": {"fill": "allformer fill {run} {gap}"},
     "span-corruption": {"generate": "allformer generate {run} {text}"},

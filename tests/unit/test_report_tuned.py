@@ -109,7 +109,7 @@ def test_parts_that_are_trained_whole_are_so_in_every_row_and_what_does_not_fit_
 
 def test_a_method_is_told_by_its_name_and_what_is_unusual():
     assert method_name(tune.Lora(rank=4, targets=("q", "v")))[0] == "lora, rank 4, targets q/v"
-    assert method_name(tune.Lora(dora=True))[0] == "lora, rank 8, dora"
+    assert method_name(tune.Lora(alpha=32.0, dora=True))[0] == "lora, rank 8, alpha 32, dora"
     assert method_name(tune.Full())[0] == "full"
     assert [amount(x) for x in (12, 1536, 3 << 30)] == ["12 B", "1.5 KiB", "3 GiB"]
 

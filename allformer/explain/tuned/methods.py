@@ -98,6 +98,8 @@ def method_name(method: Method) -> Pair:
         if field.name == "whole" or not value or (value == usual and not told_anyway):
             continue
         shown = "/".join(map(str, value)) if isinstance(value, tuple) else value
+        if isinstance(value, float):
+            shown = f"{value:g}"
         told.append(field.name if value is True else f"{field.name} {shown}")
     return said(", ".join(told))
 
