@@ -71,6 +71,20 @@ def test_a_function_gets_what_it_names_and_one_that_takes_the_rest_gets_all(file
     assert rewards.names == ("used", "everything")
 
 
+def test_a_file_is_run_once(tmp_path):
+    """It may read a model of its own."""
+    path = tmp_path / "dear.py"
+    path.write_text(
+        "from pathlib import Path\n"
+        "told = Path(__file__).with_name('runs')\n"
+        "told.write_text(told.read_text() + 'x' if told.exists() else 'x')\n"
+        "def one(completions): return [1] * len(completions)\n"
+        "def two(completions): return [2] * len(completions)\n"
+    )
+    assert judged(f"{path}:one", f"{path}:two")[1].tolist() == [[1, 2]] * 2
+    assert (tmp_path / "runs").read_text() == "x"
+
+
 def test_several_are_a_weighted_sum_and_no_two_have_one_name(file):
     call = f"{file}:used"
     half, less = ({"kind": "function", "call": call, "weight": w} for w in (0.5, -1))

@@ -16,7 +16,7 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,19 +84,25 @@ class FunctionReward(Reward, named="function"):
     def _from_file(self, path: Path) -> Any:
         if not path.is_file():
             raise ConfigError(f"{self.told}: there is no file {path}; give its path")
-        name = f"allformer_reward_{path.stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # a dataclass in it looks for itself there
         try:
-            spec.loader.exec_module(module)
+            return _run_file(path.resolve(), path.stat().st_mtime_ns)
         except Exception as error:
             raise ConfigError(
                 f"{self.told}: {path} cannot be read ({type(error).__name__}: {error}); mend it"
             ) from error
-        return module
+
+
+@cache
+def _run_file(path: Path, changed: int) -> Any:
+    """A file as a module: run once, and again after it was `changed`."""
+    name = f"allformer_reward_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # a dataclass in it looks for itself there
+    spec.loader.exec_module(module)
+    return module
 
 
 def _arguments(function: Callable[..., Any], answered: Sequence[Answered]) -> dict[str, Any]:
