@@ -40,8 +40,8 @@ def vit(tmp_path_factory) -> Path:
 def whisper(tmp_path_factory) -> Path:
     """A small Whisper of transformers', and recordings beside it."""
     folder = tmp_path_factory.mktemp("whisper")
-    tones(folder / "tones", {"train": 12, "val": 4})
-    return small_whisper(folder, seconds=30, room=448)
+    tones(folder / "tones", {"train": 4, "val": 2})
+    return small_whisper(folder, seconds=30, room=64)
 
 
 def two_folders(folder: Path) -> Path:
@@ -54,7 +54,7 @@ def two_folders(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("method", ["lora", "bitfit", "ia3", "bottleneck", "prefix", "full"])
 def test_pictures_of_other_classes_are_learnt_under_a_new_head(method, vit, tmp_path):
     data, run = two_folders(tmp_path / "data"), tmp_path / "run"
@@ -77,7 +77,7 @@ def test_pictures_of_labels_that_the_head_has_not_are_refused_with_the_way_out(v
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("method", ["lora", "bottleneck", "bitfit", "prefix"])
 def test_recordings_are_learnt_beside_frozen_weights(method, whisper, tmp_path):
     run = tmp_path / "run"
