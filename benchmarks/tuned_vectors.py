@@ -15,6 +15,7 @@ is trained on shares no sentence with the dev and test parts, which are scored.
 - german: `--multi30k` has train.en(.gz) and train.de(.gz): a picture's description and its
   translation, by contrast as in english. The model has read English alone; German sentences are to
   lie where English ones do. Scored on German STS-B, of which nothing is trained on.
+- german-scores: as scores, on the German training part.
 
 Nothing is chosen by the scores: all steps are taken, and the last weights are scored.
 """
@@ -39,8 +40,8 @@ from allformer.tasks.embed import similarity
 from allformer.tasks.pipeline import open_pipeline
 from allformer.train.tune_recipe import tune_recipe
 
-CASES = {"english": "en", "scores": "en", "german": "de"}
-ORDER = {"scores": ("objective.loss=order",)}  # what a case changes
+CASES = {"english": "en", "scores": "en", "german": "de", "german-scores": "de"}
+ORDERED = ("scores", "german-scores")  # those that learn from scores
 METHODS = ("full", "lora")
 # All steps are taken, and what comes of the last one is the result.
 UNSEEN = (
@@ -80,7 +81,7 @@ def measured(case: str, args: Any) -> list[dict[str, Any]]:
     """The model as it is, and as each method leaves it."""
     args.out.mkdir(parents=True, exist_ok=True)
     held = {part: scores(args, CASES[case], part) for part in ("dev", "test")}
-    pairs = translations(args.multi30k) if case == "german" else unseen(args, held)
+    pairs = unseen(args, CASES[case], held) if case != "german" else translations(args.multi30k)
     if case == "english":
         pairs = [pair for pair in pairs if pair[2] >= ALIKE]
     random.Random(0).shuffle(pairs)  # files begin with one kind of text
@@ -89,14 +90,13 @@ def measured(case: str, args: Any) -> list[dict[str, Any]]:
     write(file, pairs)
     print(f"{case}: {len(pairs):,} pairs to train on", flush=True)
     rows = [{"case": case, "weights": "as they are", **judged(args.model, held, args)}]
+    order = ("objective.loss=order",) if case in ORDERED else ()
     rates = {name: float(rate) for name, _, rate in (x.partition("=") for x in args.rate)}
     for method in args.method or METHODS:
         recipe = tune_recipe(
             args.model, str(file), task="embed", method=method, rate=rates.get(method),
-            epochs=args.epochs, columns={"score": "score"} if case in ORDER else {},
-            overrides=(
-                *UNSEEN, *ORDER.get(case, ()), *(QUICK if args.quick else ()), *args.set,
-            ),
+            epochs=args.epochs, columns={"score": "score"} if order else {},
+            overrides=(*UNSEEN, *order, *(QUICK if args.quick else ()), *args.set),
         )  # fmt: skip
         run = args.out / f"run-{case}-{method}"
         result = trained(recipe, run, args)
@@ -129,10 +129,10 @@ def scores(args: Any, language: str, part: str) -> list[Scored]:
     return found[:FEW] if args.quick and part != "train" else found
 
 
-def unseen(args: Any, held: dict[str, list[Scored]]) -> list[Scored]:
-    """English pairs to train on; no sentence of them is scored later."""
+def unseen(args: Any, language: str, held: dict[str, list[Scored]]) -> list[Scored]:
+    """STS-B's training pairs; no sentence of them is scored later."""
     seen = {text for rows in held.values() for row in rows for text in row[:2]}
-    return [row for row in scores(args, "en", "train") if not {*row[:2]} & seen]
+    return [row for row in scores(args, language, "train") if not {*row[:2]} & seen]
 
 
 def translations(folder: Path) -> list[Scored]:

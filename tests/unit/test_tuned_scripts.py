@@ -29,7 +29,7 @@ def test_no_scored_sentence_is_trained_on(script: Any, tmp_path: Path) -> None:
     (tmp_path / "stsb-en-train.csv").write_text("\n".join(rows) + "\n")
     held = {"dev": [("A hound.", "A horse.", 1.0)]}
     args = Namespace(stsb=tmp_path, quick=False)
-    found = script("tuned_vectors").unseen(args, held)
+    found = script("tuned_vectors").unseen(args, "en", held)
     assert found == [("A cat sits.", "A cat is sitting.", 4.8), ("Rain, rain.", "Sun.", 0.2)]
 
 
