@@ -87,7 +87,8 @@ def load(
         )  # fmt: skip
     if quantised:
         raise CheckpointError(
-            f"quantised=True keeps the bits of a GGUF file, and {directory} is none; leave it out"
+            f"quantised=True keeps the bits of a GGUF file, and {directory} is none; leave it out "
+            f"(--dtype quantised): a directory is as it was written"
         )
     if is_open_clip(directory):
         return read_openai_clip(directory, device=device, dtype=dtype)

@@ -89,7 +89,7 @@ def convert(
         tell=say,
     )
     if trial is not None and perplexity:
-        say("scoring both on the text")
+        say(f"scoring both on {sum(map(len, trial.scored)):,} characters")
         certificate["perplexity"] = trial.compare(target)
         write_json(target / CERTIFICATE, certificate)
     if as_json:

@@ -54,7 +54,10 @@ def quantise(
     if group is not None and group < 16:
         raise ConfigError(f"group={group} is too few inputs for a scale of their own; try 32 … 256")
     if is_quantised(model):
-        raise ConfigError("the model is quantised already; load it anew, or widen_all it first")
+        raise ConfigError(
+            "the model is quantised already; load it anew, or make it plain first: widen_all, or "
+            "`allformer convert … --quantise none`"
+        )
     blocks = matrices(model, bits)
     if not blocks:
         raise ConfigError(
