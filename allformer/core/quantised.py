@@ -31,8 +31,9 @@ from allformer.core.quantised_cpu import (
     ROWS,
     HalfBytes,
     half_bytes,
-    multiplies_half_bytes,
     only_result,
+    ordered,
+    rows_of_block,
 )
 from allformer.errors import ConfigError
 
@@ -133,26 +134,31 @@ class Quantised(Parts, nn.Module):
             self._put_back()
         return super().__getattr__(name)
 
-    def _in_order_of_cpu(self) -> HalfBytes | None:
-        """The bytes, where they do not stand in the plain order."""
-        turned: HalfBytes | None = self.__dict__.get("_turned")
-        return turned if turned is not None and turned.packed is self._buffers["packed"] else None
+    def _numbers_of_cpu(self) -> Tensor | None:
+        """The numbers 0 … 15, N K, where they do not stand in the plain order."""
+        held = self._buffers.get("packed")
+        if held is None or held.ndim == 2:
+            return None
+        block = rows_of_block() if self._turned is None else self._turned.block
+        assert block is not None
+        return ordered(held[0], block)
 
-    def _plain_bytes(self, turned: HalfBytes) -> Tensor:
-        with torch.inference_mode(False):
-            return pack(turned.numbers(), 4, signed=False)
+    def _plain_bytes(self) -> Tensor | None:
+        """The bytes in the plain order, where they do not stand in it."""
+        with torch.inference_mode(False):  # what stays is written to by others, too
+            numbers = self._numbers_of_cpu()
+            return None if numbers is None else pack(numbers, 4, signed=False)
 
     def _put_back(self) -> None:
-        turned = self._in_order_of_cpu()
-        if turned is not None:
-            self._buffers["packed"] = self._plain_bytes(turned)
-        self._turned = None
+        plain = self._plain_bytes()
+        if plain is not None:
+            self._buffers["packed"], self._turned = plain, None
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        turned = self._in_order_of_cpu()
-        if turned is not None:
-            destination[f"{prefix}packed"] = self._plain_bytes(turned)
+        plain = self._plain_bytes()
+        if plain is not None:
+            destination[f"{prefix}packed"] = plain
 
     def _load_from_state_dict(self, *given: Any, **more: Any) -> None:
         self._put_back()
@@ -160,9 +166,9 @@ class Quantised(Parts, nn.Module):
 
     def integers(self, rows: slice = ALL) -> Tensor:
         """q, N K, as int8."""
-        turned = self._in_order_of_cpu()
-        if turned is not None:
-            q = turned.numbers()[rows].view(torch.int8)
+        numbers = self._numbers_of_cpu()
+        if numbers is not None:
+            q = numbers[rows].view(torch.int8)
             return q - HALF if self.least is None else q
         return unpack(self.packed[rows], self.bits, signed=self.least is None)
 
@@ -202,7 +208,7 @@ class Quantised(Parts, nn.Module):
             y = times_bytes(rows.float(), self.integers(), self.scale[:, 0].float(), fine=True)
         else:
             odd = self.group not in GROUPS or self.outputs % ROWS
-            if odd or len(rows) > FEW or not len(rows) or not multiplies_half_bytes():
+            if odd or len(rows) > FEW or not len(rows) or rows_of_block() is None:
                 return None
             y = self._half_bytes().times(rows, self.group)
         bias = self.addend(y.dtype)
@@ -210,18 +216,19 @@ class Quantised(Parts, nn.Module):
         return y.to(x.dtype).view(*x.shape[:-1], self.outputs)
 
     def _half_bytes(self) -> HalfBytes:
-        turned = self._in_order_of_cpu()
-        if turned is None or turned.of is not self.scale:
-            with torch.inference_mode(False):  # what stays is written to by others, too
+        turned = self._turned
+        mine = self._buffers["packed"], self.scale
+        if turned is None or turned.packed is not mine[0] or turned.of is not mine[1]:
+            with torch.inference_mode(False):
                 turned = half_bytes(unpack(self.packed, 4, signed=False), self.scale, self.least)
             self._turned, self._buffers["packed"] = turned, turned.packed
         return turned
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, or a pickle, has the plain order."""
-        turned, state = self._in_order_of_cpu(), {**self.__dict__, "_turned": None}
-        if turned is not None:
-            state["_buffers"] = {**self._buffers, "packed": self._plain_bytes(turned)}
+        plain, state = self._plain_bytes(), {**self.__dict__, "_turned": None}
+        if plain is not None:
+            state["_buffers"] = {**self._buffers, "packed": plain}
         return state
 
     def plain(self, x: Tensor) -> Tensor:

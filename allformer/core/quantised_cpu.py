@@ -27,34 +27,26 @@ ROWS = 16  # N must be a multiple
 class HalfBytes(NamedTuple):
     """A matrix in four bits, in the order that torch's product reads it."""
 
-    packed: Tensor  # N K/2
+    packed: Tensor  # 1 N K/2: the plain order has two dimensions, so that nobody takes it for this
     scales: Tensor  # G N 2: a scale, and what is added to each number of the group
     of: Tensor  # the scales that they were made of: others there, and it must be made again
+    block: int  # rows that stand together
 
     def times(self, x: Tensor, group: int) -> Tensor:
         """x M K → M N, in bf16."""
         y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
-            x.to(torch.bfloat16), self.packed, group, self.scales
+            x.to(torch.bfloat16), self.packed[0], group, self.scales
         )
         return y
-
-    def numbers(self) -> Tensor:
-        """N K, 0 … 15, in the plain order again."""
-        order = _order()
-        assert order is not None
-        return _ordered(self.packed, order)
 
 
 def half_bytes(unsigned: Tensor, scale: Tensor, least: Tensor | None) -> HalfBytes:
     """`unsigned` N K are the numbers, 0 … 15."""
     centre = torch.zeros_like(scale) if least is None else least + 8 * scale
     scales = torch.stack((scale, centre), -1).transpose(0, 1).to(torch.bfloat16).contiguous()
-    return HalfBytes(_turned(unsigned), scales, scale)
-
-
-def multiplies_half_bytes() -> bool:
-    """Whether torch has the product here, in an order that is understood."""
-    return _order() is not None
+    block = rows_of_block()
+    assert block is not None
+    return HalfBytes(_turned(unsigned)[None], scales, scale, block)
 
 
 def _turned(unsigned: Tensor) -> Tensor:
@@ -62,35 +54,30 @@ def _turned(unsigned: Tensor) -> Tensor:
     return packed  # type: ignore[no-any-return]
 
 
-def _ordered(packed: Tensor, order: Tensor) -> Tensor:
-    """From torch's order: column after column of a block of rows; what is left over makes a block
-    of its own, whose rows stand in order."""
-    rows, inputs, block = len(packed), 2 * packed.shape[1], len(order)
+def ordered(packed: Tensor, block: int) -> Tensor:
+    """The numbers N K, 0 … 15, from torch's order (N K/2): column after column of a block of rows,
+    in each byte two rows that stand half a block apart; what is left over makes a block of its own,
+    whose rows stand in order."""
+    rows, inputs = len(packed), 2 * packed.shape[1]
     whole, flat = rows // block * block, packed.reshape(-1)
     halves = torch.stack((flat & 0xF, flat >> 4), -1).view(-1)
     blocks, rest = halves[: whole * inputs], halves[whole * inputs :]
-    first = blocks.view(-1, inputs, block).transpose(1, 2)[:, order.argsort()]
+    first = blocks.view(-1, inputs, block // 2, 2).permute(0, 3, 2, 1)
     return torch.cat((first.reshape(whole, inputs), rest.view(inputs, rows - whole).t()))
 
 
 @cache
-def _order() -> Tensor | None:
-    """Which row of a block stands where in a column: it depends on the processor. None: unknown."""
+def rows_of_block() -> int | None:
+    """How many rows torch's product has together, which depends on the processor. None: there is no
+    such product, or its order is another."""
     with torch.inference_mode(False):
-        rows = torch.arange(128, dtype=torch.uint8)[:, None].expand(-1, 64)
         draw = torch.Generator().manual_seed(0)
         some = torch.randint(16, (128 + ROWS, 64), dtype=torch.uint8, generator=draw)
         try:
-            low, high = (_turned(digit).view(-1)[:64] for digit in (rows % 16, rows // 16))
             mixed = _turned(some)
         except (RuntimeError, NotImplementedError, AttributeError):
             return None
-        found = torch.stack(((low & 0xF) + 16 * (high & 0xF), (low >> 4) + 16 * (high >> 4)), -1)
-        for block in (64, 32, 16):
-            order = found.view(-1)[:block].long()
-            if order.sort().values.equal(torch.arange(block)):
-                return order if _ordered(mixed, order).equal(some) else None
-    return None
+        return next((n for n in (64, 32, 16) if ordered(mixed, n).equal(some)), None)
 
 
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
