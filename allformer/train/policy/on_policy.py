@@ -52,6 +52,7 @@ from allformer.train.preferences.reference import (
     without_adapters,
 )
 from allformer.train.preferences.said import Said, without_dropout
+from allformer.train.room import room_of
 from allformer.train.shown_batch import ShownRow
 from allformer.train.supervised.data import fingerprint, open_labelled, read_each
 from allformer.train.supervised.encode_chats import BROKEN, GOOD
@@ -231,7 +232,7 @@ class OnPolicy(Compared):
             self.rewards.check()
             self._checked = True
         tree = super().config(vocabulary)
-        room, length = tree.decoder.longest, self.options.sampling.length
+        room, length = room_of(self.recipe, tree), self.options.sampling.length
         if room is not None and room < self.recipe.data.max_length + length:
             if length > room - 4:
                 raise ConfigError(
