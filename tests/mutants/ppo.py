@@ -9,7 +9,7 @@ from tests.unit import test_ppo as whole
 from tests.unit import test_ppo_parts as parts
 
 KILLERS: dict[str, Callable[[], None]] = {
-    "advantages": parts.check_advantages,
+    "generalised advantages": parts.check_advantages,
     "whitening": parts.check_whitening,
     "estimates of divergence": parts.check_estimators,
     "the price of divergence": parts.check_control,
@@ -29,14 +29,15 @@ RATIO = "allformer.train.policy.ratio"
 
 MUTANTS: list[Mutant] = [
     bug("the value of now for the next one's", "no credit for what follows", f"{GAE}:advantages",
-        "values[:, 1:], (0, 1)", "values[:, :-1], (0, 1)", "advantages"),
+        "values[:, 1:], (0, 1)", "values[:, :-1], (0, 1)", "generalised advantages"),
     bug("advantages forgotten at once", "the score reaches the last token alone",
-        f"{GAE}:advantages", "gamma * lam * later", "gamma * lam", "advantages"),
+        f"{GAE}:advantages", "gamma * lam * later", "gamma * lam",
+        "generalised advantages"),
     bug("advantages not discounted", "as if γ were 1", f"{GAE}:advantages",
-        "+ gamma * lam * later", "+ lam * later", "advantages"),
+        "+ gamma * lam * later", "+ lam * later", "generalised advantages"),
     bug("values behind the end", "padding is worth something", f"{GAE}:advantages",
         "(torch.where(keep, x, 0.0) for x in (rewards, values))", "(rewards, values)",
-        "advantages"),
+        "generalised advantages"),
     bug("whitened with the padding", "short answers move all others", f"{GAE}:whiten",
         "count = keep.sum()", "count = torch.tensor(keep.numel())", "whitening"),
     bug("whitened without a root", "advantages of an odd size", f"{GAE}:whiten",
@@ -64,7 +65,7 @@ MUTANTS: list[Mutant] = [
         "shift=False)", "shift=True)", "appraised rollouts"),
     bug("the larger of both gains", "clipping holds nothing back", f"{RATIO}:clipped_loss",
         "torch.minimum(", "torch.maximum(", "clipped policy"),
-    bug("the ratio upside down", "what was good becomes rarer", f"{RATIO}:ratios",
+    bug("the ratio of PPO upside down", "what was good becomes rarer", f"{RATIO}:ratios",
         "logps - old", "old - logps", "clipped policy"),
     bug("the smaller of both losses", "values run away", f"{PPO}:value_losses",
         "torch.maximum(plain", "torch.minimum(plain", "clipped values"),
