@@ -177,8 +177,8 @@ class Engine:
     def _texts(self) -> list[tuple[Reply, int]]:
         """Who has one token to read, with a page for it: the youngest make room for the others."""
         for reply in list(self.running):
-            seat = reply.seat
-            if reply not in self.running or seat.read + 1 != len(reply.ids):
+            seat = reply.seat  # of one that has been sent away meanwhile it is another, and empty
+            if seat.read + 1 != len(reply.ids):
                 continue
             while seat.read == len(seat.pages) * self.pool.size and reply in self.running:
                 if self.pool.available:

@@ -108,8 +108,8 @@ class FixedStepper:
         if not _fixed(state) or count > self.width:
             return self.plain.verify(tokens, state)
         if rows not in self.rounds:
-            given = tokens.new_zeros(rows, self.width)
-            self.rounds[rows] = Round(lambda: self.plain.verify(given, state), given)
+            given, plain = tokens.new_zeros(rows, self.width), self.plain
+            self.rounds[rows] = Round(lambda: plain.verify(given, state), given)
         logits = self.rounds[rows](tokens)
         self.forget(self.width - count, state)
         return logits[:, :count]

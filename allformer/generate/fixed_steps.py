@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from allformer.core.resumed import Resumed, resume_each
-from allformer.generate.graph import Graph
+from allformer.generate.graph import Graph, loosely
 from allformer.generate.line import Line
 
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
@@ -58,8 +58,8 @@ class FixedSteps:
         shape = self._shape(lines)
         if shape not in self._frames:
             frame = self._frames[shape] = _Frame(shape, self.device)
-            run = partial(self._run, frame)
-            self._graphs[shape] = Graph(run, self.device, lambda: self._pool)
+            run, pool = partial(loosely(self._run), frame), self._pool
+            self._graphs[shape] = Graph(run, self.device, lambda: pool)
         frame = self._frames[shape]
         frame.fill(lines)
         graphs = self.capture and self.refused is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor
@@ -19,6 +20,22 @@ from allformer.core.graph import Captured
 
 WARM = 2  # steps by hand before one is captured
 CAPTURES: dict[str, Callable[..., Any]] = {"cuda": Captured}  # by the type of the device
+
+
+def loosely(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method as a call that does not keep its owner: `Graph(loosely(self._read), …)`.
+
+    Who owns graphs of his own methods would live until Python looks for circles, which goes by the
+    number of objects; his gigabytes on the device are wanted at once.
+    """
+    weak = WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        owner = weak()
+        assert owner is not None, "its owner runs a graph"
+        return owner(*args)
+
+    return call
 
 
 class Graph:

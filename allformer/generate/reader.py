@@ -32,6 +32,7 @@ from allformer.core.states.pages import PagedCache
 from allformer.core.taps import listening
 from allformer.errors import ConfigError
 from allformer.generate.fixed_steps import FixedSteps
+from allformer.generate.graph import loosely
 from allformer.generate.line import Line
 from allformer.generate.stepper import stepper_for
 
@@ -52,7 +53,7 @@ class Reader:
         self.steps: FixedSteps | None = None
         if self._captures():
             across = isinstance(model, EncoderDecoderModel)
-            self.steps = FixedSteps(self.call, model.device, across, capture=True)
+            self.steps = FixedSteps(loosely(self.call), model.device, across, capture=True)
 
     def _captures(self) -> bool:
         """Whether steps by one token are worth a graph: a kernel reads the pages where they lie, so

@@ -15,6 +15,8 @@ S vectors of an encoder, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +27,7 @@ from allformer.core.inputs import Side
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.core.states import Cache, LayerState, Paths, State, Static
-from allformer.generate.graph import Graph
+from allformer.generate.graph import Graph, loosely
 
 _LEAST = 64
 
@@ -212,7 +214,7 @@ class Room:
         until the next step."""
         reach = self._reach(length + 1)
         if reach not in self.graphs:
-            self.graphs[reach] = Graph(lambda: self._read(reach), self.tokens.device, self._pool)
+            self.graphs[reach] = self._graph(partial(loosely(self._read), reach))
         return self.graphs[reach]()
 
     def _reach(self, count: int) -> int:
@@ -269,7 +271,10 @@ class Room:
         device = self.tokens.device
         ids = torch.zeros(self.size.texts, width, dtype=torch.long, device=device)
         last = torch.zeros(1, dtype=torch.long, device=device)
-        return Prompt(ids, last, Graph(lambda: self._begin(ids, last), device, self._pool))
+        return Prompt(ids, last, self._graph(partial(loosely(self._begin), ids, last)))
+
+    def _graph(self, call: Callable[[], Tensor]) -> Graph:
+        return Graph(call, self.tokens.device, loosely(self._pool))
 
     def _begin(self, ids: Tensor, last: Tensor) -> Tensor:
         model, self.cache.room = self.model, ids.shape[1]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class Still:
 
     def __init__(self, call: Callable[[Tensor], Tensor], given: Tensor) -> None:
         self.call, self.given = call, given.clone()
-        self.graph = Graph(lambda: call(self.given), given.device, lambda: None)
+        self.graph = Graph(partial(call, self.given), given.device, lambda: None)
 
     def __call__(self, given: Tensor) -> Tensor:
         """What it gives stands until the next call."""

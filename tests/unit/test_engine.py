@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import time
+import weakref
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -17,6 +19,7 @@ from allformer.generate import engine as engine_room
 from allformer.generate import graph
 from allformer.generate.engine import Engine
 from allformer.generate.fixed_steps import FixedSteps
+from allformer.generate.reader import Reader
 from tests.engines import Ask, Heard, ask, check_alone, check_empty, writer
 from tests.models import SPREAD, loud
 
@@ -74,6 +77,19 @@ def test_steps_that_are_replayed_say_the_same(kind: str, monkeypatch: pytest.Mon
     check_alone(model, [*mixed(model), *mixed(model)], engine)
     assert any(each.captured is not None for each in steps._graphs.values())
     assert steps.refused is None
+
+
+def test_an_engine_that_nobody_has_gives_its_memory_back_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(Reader, "_captures", lambda self: True)
+    engine = small(PLAIN)
+    engine.add([5, 6, 7], max_new_tokens=4).result()
+    cache = weakref.ref(engine.reader.cache)
+    gc.disable()
+    try:
+        del engine
+        assert cache() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -5,6 +5,8 @@ On a CPU the graphs are lists of operations (`tests/recorded.py`); a GPU has its
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -365,6 +367,20 @@ def test_no_more_rooms_are_kept_than_there_is_place_for(monkeypatch):
     monkeypatch.setattr(rooms, "_budget", lambda device: 0.0)
     generate(net, tokens(1, 4), max_new_tokens=20, eos_token_id=None)
     assert not Rooms.of(net).idle
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_room_that_nobody_has_gives_its_memory_back_at_once():
+    """Not when Python next looks for circles: that goes by objects, and a room is gigabytes."""
+    net = model("gpt2")
+    generate(net, tokens(2, 4), max_new_tokens=20, eos_token_id=None)
+    (kept,) = [weakref.ref(each) for each in Rooms.of(net).idle.values()]
+    gc.disable()
+    try:
+        forget(net)
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("fast")
