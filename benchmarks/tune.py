@@ -5,7 +5,8 @@
     python benchmarks/tune.py --shape tiny --device cpu --steps 2        # whether it runs
 
 Random weights of LLaMA's shapes. Both sides have bf16 products, the same batches and AdamW; LoRA is
-on all linear layers of frozen weights in bf16, full fine-tuning has master weights in fp32. Steps
+on all linear layers of frozen weights in bf16, full fine-tuning has master weights in fp32. Our
+step is replayed as a graph, as `allformer train` does it; the peer's is as users write it. Steps
 of both sides alternate, and medians are compared. Memory is the peak above what the base's weights
 take: adapters, gradients, optimiser, activations. QLoRA (four bits, groups of 32; layers are
 recomputed) has no peer here: its whole peak is told, weights included.
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 import allformer as af
 from allformer import tune
+from allformer.core.graph import Captured, on_side_stream
 from allformer.core.inputs import Side
 from allformer.core.layout import Grid
 from allformer.core.linear import Linear
@@ -58,7 +60,9 @@ def ours(case: str, shape: str, args: Any) -> tuple[Step, int]:
     method = tune.Full() if case == "full" else tune.Lora(args.rank, 2 * args.rank)
     tune.apply(model.train(), method, seed=0)
     model.recompute(args.recompute or ("layers" if case == "qlora" else None))
-    optimizer = torch.optim.AdamW(decay_groups(model, 0.01), lr=1e-5, fused=True)
+    graph = args.device == "cuda" and not args.eager
+    groups = decay_groups(model, 0.01)
+    optimizer = torch.optim.AdamW(groups, lr=1e-5, fused=True, capturable=graph)
 
     def step(ids: Tensor) -> Tensor:
         side = Side(Grid(*ids.shape), {"input_ids": ids})
@@ -71,7 +75,29 @@ def ours(case: str, shape: str, args: Any) -> tuple[Step, int]:
         optimizer.zero_grad()
         return mean.detach()
 
-    return step, weights
+    return Replayed(step) if graph else step, weights
+
+
+class Replayed:
+    """A step as `allformer train` takes it on a GPU: thrice by hand, then as a graph."""
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.calls = step, 0
+        self.ids: Any = None
+        self.captured: Captured | None = None
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        self.calls += 1
+        if self.ids is None:
+            self.ids = ids.clone()
+        self.ids.copy_(ids)
+        if self.calls <= 3:
+            by_hand: Tensor = on_side_stream(lambda: self.step(self.ids))
+            return by_hand
+        if self.captured is None:
+            self.captured = Captured(lambda: self.step(self.ids))
+        loss: Tensor = self.captured.replay()
+        return loss
 
 
 def theirs(case: str, shape: str, args: Any) -> tuple[Step, int]:
@@ -203,6 +229,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--eager", action="store_true", help="no graph of our step")
     parser.add_argument("--compiled", action="store_true", help="torch.compile for the peer")
     parser.add_argument("--recompute", choices=["layers", "selective"], help="of our side")
     parser.add_argument("--out", help="a JSON file for the figures")
