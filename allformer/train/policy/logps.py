@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from allformer.core.precision import widen
-from allformer.train.preferences.said import Said, chunks, said_states
+from allformer.train.preferences.said import Said, in_chunks, said_states
 
 
 class Logps(NamedTuple):
@@ -38,15 +37,7 @@ def state_logps(head: Any, states: Tensor, said: Said, temperature: float = 1.0)
         logp = (widen(head(states)) / temperature).log_softmax(-1)  # … V
         return -F.nll_loss(logp, labels, reduction="none"), -(logp.exp() * logp).sum(-1)
 
-    parts = []
-    for at in chunks(len(states), head.vocab):
-        one = states[at], said.labels[at]
-        again = torch.is_grad_enabled() and len(states) > len(one[0])
-        parts.append(
-            checkpoint(some, *one, use_reentrant=False, preserve_rng_state=False)
-            if again
-            else some(*one)
-        )
+    parts = in_chunks(some, states, said.labels, head.vocab)
     logps, entropy = (on_grid(said, torch.cat(part)) for part in zip(*parts, strict=True))
     return Logps(logps, entropy)
 

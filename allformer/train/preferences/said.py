@@ -6,7 +6,7 @@ V vocabulary, C tokens at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -79,16 +79,24 @@ def token_logps(head: Any, states: Tensor, said: Said) -> Tensor:
     def some(states: Tensor, labels: Tensor) -> Tensor:
         return -torch.nn.functional.cross_entropy(widen(head(states)), labels, reduction="none")
 
+    return torch.cat(in_chunks(some, states, said.labels, head.vocab))
+
+
+def in_chunks(
+    some: Callable[[Tensor, Tensor], Any], states: Tensor, labels: Tensor, vocab: int
+) -> list[Any]:
+    """What `some` makes of states and labels, chunk by chunk; more than one are made again in the
+    backward pass."""
     parts = []
-    for at in chunks(len(states), head.vocab):
-        one = states[at], said.labels[at]
+    for at in chunks(len(states), vocab):
+        one = states[at], labels[at]
         again = torch.is_grad_enabled() and len(states) > len(one[0])
         parts.append(
             checkpoint(some, *one, use_reentrant=False, preserve_rng_state=False)
             if again
             else some(*one)
         )
-    return torch.cat(parts)
+    return parts
 
 
 def chunks(count: int, vocab: int) -> Iterator[slice]:
