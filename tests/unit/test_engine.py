@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from allformer.core.kernels.ragged import RaggedFlash
 from allformer.errors import ConfigError, GenerationError, LengthError
 from allformer.generate import engine as engine_room
 from allformer.generate import graph
@@ -77,6 +78,33 @@ def test_steps_that_are_replayed_say_the_same(kind: str, monkeypatch: pytest.Mon
     check_alone(model, [*mixed(model), *mixed(model)], engine)
     assert any(each.captured is not None for each in steps._graphs.values())
     assert steps.refused is None
+
+
+@pytest.mark.parametrize("kind", [PLAIN, "rotary", "one key head", "decoder window"])
+def test_prompts_that_begin_are_read_end_to_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By flash attention on a GPU; here by its formula, row by row. Layers with a window take the
+    grid."""
+    read: list[int] = []
+
+    def by_rows(self: Any, q: Any, k: Any, v: Any, plan: Any, scale: float, dropout: float) -> Any:
+        assert plan.causal
+        cuts = plan.query.starts.diff().tolist()
+        assert len(q) == len(k) == sum(cuts)
+        read.extend(cuts)
+        rows = zip(*(x.transpose(0, 1).split(cuts, 1) for x in (q, k, v)), strict=True)
+        said = [
+            torch.nn.functional.scaled_dot_product_attention(
+                *(x[None] for x in row), is_causal=True, scale=scale, enable_gqa=True
+            )[0]
+            for row in rows
+        ]
+        return torch.cat(said, 1).transpose(0, 1)
+
+    monkeypatch.setattr(RaggedFlash, "fits", lambda self, case: case.packed and case.full)
+    monkeypatch.setattr(RaggedFlash, "__call__", by_rows)
+    model = writer(kind)
+    check_alone(model, [*mixed(model), *mixed(model)], small(kind))
+    assert max(read) > 1
 
 
 def test_an_engine_that_nobody_has_gives_its_memory_back_at_once(monkeypatch) -> None:

@@ -16,6 +16,7 @@ from allformer.core.kernels import Case, Plan, choose
 from allformer.core.kernels.banded import Banded, band_of
 from allformer.core.kernels.flex import Flex, window_blocks
 from allformer.core.kernels.paged import PagedKernel, paged_serves
+from allformer.core.kernels.ragged import RaggedFlash
 from allformer.core.kernels.sdpa import SDPA
 from allformer.core.kernels.short import rows_of, short_rows, usual_length
 from allformer.core.layout import Packed, compact
@@ -24,7 +25,7 @@ from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.places import mask_of
 from allformer.core.registry import implements
 from allformer.core.relatives.relative import Extra, Relation
-from allformer.core.resumed import Resumed
+from allformer.core.resumed import Begun, Resumed
 from allformer.core.states import Paths, State
 from allformer.core.states.pages import Pages
 from allformer.core.taps import listening_exactly, tap
@@ -77,8 +78,13 @@ class Full(Mixer):
 
     def _resumed(self, scene: Scene, query: Resumed, case: Case) -> Plan:
         """Rows that go on from places of their own, on grids; by one token each, keys in pages are
-        read where they lie. What is looked at across is a grid already."""
+        read where they lie, and rows that begin are read end to end. What is looked at across is a
+        grid already."""
         state = scene.state
+        if isinstance(query, Begun) and isinstance(state, Pages) and scene.causal:
+            flash = RaggedFlash()
+            if flash.fits(case._replace(packed=True)) and not listening_exactly():
+                return Plan(flash, None, None, query, query, True)
         each = query.keep.shape[1] == 1 and not scene.relation.adds and self.dilation == 1
         if isinstance(state, Pages) and each and paged_serves(case):
             frame, reach = state.frame, None if self.reach is None else self.reach[0]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from allformer.core.layout import Grid
 from allformer.core.places import Places
-from allformer.core.resumed import Resumed
+from allformer.core.resumed import Begun, Resumed
 from allformer.core.states.state import Cache, LayerState, State
 
 
@@ -30,6 +30,7 @@ class Frame:
         self.lengths = torch.zeros(0, dtype=torch.long)  # R, the new tokens too
         self.query = self.table  # R T: the places of the new tokens
         self.slots = self.lengths  # R·T: where they are written; padding in page 0
+        self.ragged = self.lengths  # N: the same of rows that begin, which lie end to end
         self.sources: tuple[Tensor, Tensor] | None = None  # R P and R, of the encoder's
 
     def turn_to(self, table: Tensor, layout: Resumed) -> None:
@@ -39,6 +40,8 @@ class Frame:
         slots = page * self.size + query % self.size
         self.table, self.query = table, query
         self.slots = slots.masked_fill(~layout.keep, 0).flatten()
+        if isinstance(layout, Begun):
+            self.ragged = layout.lay(slots)
         self.lengths = query.amax(1) + 1
 
 
@@ -60,7 +63,11 @@ class Pages(State):
         return Places(frame.query, key)
 
     def update(self, k: Tensor, v: Tensor, places: Places | None) -> tuple[Tensor, Tensor]:
-        """Without `places`, the whole stores: the kernel finds its way about them."""
+        """Without `places`, the whole stores: the kernel finds its way about them. Rows that begin,
+        N G D, are all that they look at."""
+        if k.ndim == 3:
+            self.write(self.frame.ragged, k, v)
+            return k, v
         keys, values = self.write(self.frame.slots, *(x.transpose(1, 2) for x in (k, v)))
         if places is None:
             return keys, values
