@@ -76,6 +76,8 @@ def make_recipe(data: Any, overrides: Iterable[str] = (), where: str = "recipe")
             whole = as_mapping(before.get(inner) or {}, f"{where}.{section}.{inner}")
             name, value = inner, {**whole, rest: value}
         given[section] = {**before, name: value}
+        if (section, name) == ("train", "steps") and value is not None:
+            given[section].pop("epochs", None)  # else they would say the steps, and this nothing
     return _recipe(given, where)
 
 

@@ -377,6 +377,13 @@ def test_a_recipe_that_is_not_there_is_named(tmp_path):
         read_recipe(tmp_path / "nowhere.yaml")
 
 
+def test_steps_that_are_asked_for_are_not_overruled_by_a_recipes_epochs():
+    given = {"train": {"epochs": 3}}
+    asked = make_recipe(given, ["train.steps=50"]).train
+    assert (asked.steps, asked.epochs) == (50, None)
+    assert make_recipe(given, ["train.steps=50", "train.epochs=2"]).train.epochs == 2
+
+
 def test_overrides_win_and_leave_the_given_data_alone():
     data = {"train": {"steps": 5, "rate": 0.1}}
     recipe = make_recipe(data, ["train.steps=7", "train.rate=1e-4", "model.dim = 64"])
