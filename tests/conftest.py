@@ -13,7 +13,9 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 # Some virtual machines announce matrix units (AMX) that they do not have: torch's bf16 products
@@ -29,6 +31,12 @@ import numpy
 import pytest
 import torch
 
+# What runs in the background of a shell ignores Ctrl-C, and so would the processes that are tested.
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 if os.environ.get("TRITON_INTERPRET") == "1":
     from tests import interpreted  # noqa: F401  (Triton's interpreter, made to run)

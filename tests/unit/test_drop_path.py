@@ -46,7 +46,8 @@ def check_rows(norm_at: str = "pre") -> None:
     kinds = torch.unique(found.detach().flatten(1).mul(1e6).round(), dim=0)
     assert len(kinds) == 4
     whole = states(model.eval(), 2)
-    assert torch.equal(whole[0], whole[1])
+    # Rows of one product are not the same to the last bit on every processor.
+    torch.testing.assert_close(whole[0], whole[1], rtol=0, atol=1e-12)
 
 
 def test_what_is_kept_is_the_more_so_that_the_mean_stays() -> None:
