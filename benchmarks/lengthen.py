@@ -3,8 +3,11 @@
     python benchmarks/lengthen.py --data wikitext-2
     python benchmarks/lengthen.py --data wikitext-2 --steps 20 --more 5 --device cpu \\
         --set model.dim=32 --set model.layers=1 --set train.batch_tokens=4096
+    python benchmarks/lengthen.py --data wikitext-2 --model all-MiniLM-L6-v2 --rate 4e-4 \\
+        --steps 200 --more 100 --articles 30 --draws 1 --set train.batch_tokens=8192
 
-1. recipes/wikitext-2-masked-lm.yaml with full attention over rows of 512, --steps of them.
+1. recipes/wikitext-2-masked-lm.yaml with full attention over rows of 512, --steps of them; with
+   --model a trained body goes on instead of fresh weights.
 2. `af.lengthen(model, 4096, mixer=Window(256, 256))`; --more steps on rows of 4,096.
 3. For comparison the model of 1, as many steps more on rows of 512: the same tokens seen.
 4. Perplexity of 15 % of the words of the validation articles, hidden, the same ones for all (four
@@ -43,30 +46,27 @@ _SHARE, _DRAWS = 0.15, 4
 
 def begun(args: Any) -> Any:
     """The recipe over rows of 512."""
-    return read_recipe(
-        RECIPE,
-        [
-            f"data.path={args.data}",
-            f"data.max_length={SHORT}",
-            "model.norm_at=post",  # BERT's form: what is lengthened opens in transformers
-            "train.batch_tokens=16384",
-            *_steps(args.steps),
-            *args.set,
-        ],
-    )
+    given = read_recipe(RECIPE, [f"data.path={args.data}"]).plain()
+    # BERT's form: what is lengthened opens in transformers
+    given["model"] = {**given["model"], "norm_at": "post"}
+    if args.model:
+        given["model"] = given["tokenizer"] = {"checkpoint": args.model}
+    changes = [f"data.max_length={SHORT}", f"optim.rate={args.rate}", "train.batch_tokens=16384"]
+    return make_recipe(given, [*changes, *_steps(args.steps), *args.set])
 
 
 def goes_on(recipe: Any, checkpoint: Path, length: int, args: Any) -> Any:
     """The same, with trained weights and a lower rate."""
     given = {**recipe.plain(), "model": {"checkpoint": str(checkpoint)}}
     given["tokenizer"] = {"checkpoint": str(checkpoint)}
-    changes = [f"data.max_length={length}", "optim.rate=3.0e-4", "schedule.warmup=50"]
+    changes = [f"data.max_length={length}", f"optim.rate={0.3 * args.rate}"]
     return make_recipe(given, [*changes, *_steps(args.more)])
 
 
 def _steps(count: int) -> list[str]:
     names = ("steps", "save_every", "validate_every")
-    return [*(f"train.{name}={count}" for name in names), "log.tensorboard=false"]
+    found = [*(f"train.{name}={count}" for name in names), "log.tensorboard=false"]
+    return [*found, f"schedule.warmup={min(500, max(1, count // 10))}"]
 
 
 def articles(recipe: Any, tokenizer: Any) -> list[Any]:
@@ -139,6 +139,8 @@ def work(args: Any) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="a folder with WikiText-2")
+    parser.add_argument("--model", help="a trained encoder to begin with: a directory, or a hub id")
+    parser.add_argument("--rate", type=float, default=1e-3, help="0.3 of it after lengthening")
     parser.add_argument("--out", type=Path, default=Path("runs/lengthen-bench"))
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--more", type=int, default=600, help="steps after lengthening; 0: none")

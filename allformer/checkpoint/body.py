@@ -53,10 +53,15 @@ def take_body(model: Any, trained: Mapping[str, Tensor]) -> Taken:
     they and their positions start anew, the patches' positions are those that were learnt.
     """
     found, queries = Taken([], []), _queries(model, trained)
-    for name, tensor in model.state_dict().items():
+    state = model.state_dict()
+    # A head's table may be that of the tokens: the second name of what is taken is not fresh.
+    taken = {x.data_ptr() for n, x in state.items() if n in trained and trained[n].shape == x.shape}
+    for name, tensor in state.items():
         source = trained.get(name)
         if source is not None and source.shape == tensor.shape:
             tensor.copy_(source)
+        elif tensor.data_ptr() in taken:
+            continue
         elif name in queries and (source is None or tensor[queries[name] :].shape == source.shape):
             if source is not None:
                 tensor[: len(source)].copy_(source)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from allformer import config
+from allformer.core import heap
 from allformer.data.records import open_records
 from allformer.data.records.open import Paths
 from allformer.errors import AllformerError, ConfigError, DataError, TaskError
@@ -142,8 +143,9 @@ def _summed(
     sums, budget = Sums(), BUDGET.get(pipeline.model.device.type, BUDGET["cpu"])
     encoded = [_ids(pipeline, text) for text in texts]
     done = Counter(sum(len(ids) - 1 for ids, _ in encoded), watch)
-    for ids, counted in encoded:
-        add(sums, counted, read(ids, batch_tokens=budget, advance=done.add))
+    with heap.kept(pipeline.model.device):
+        for ids, counted in encoded:
+            add(sums, counted, read(ids, batch_tokens=budget, advance=done.add))
     return sums.figures()
 
 
@@ -173,12 +175,13 @@ def evaluate_masked(
     sums, budget = Sums(), BUDGET.get(model.device.type, BUDGET["cpu"])
     encoded = [(text, _parts(pipeline, text, length)) for text in texts]
     done = Counter(sum(len(places) for _, parts in encoded for _, places in parts), watch)
-    for text, parts in encoded:
-        nlls = [
-            pseudo_nll(model, ids, places, mask, batch_tokens=budget, advance=done.add)
-            for ids, places in parts
-        ]
-        add(sums, text, torch.cat(nlls))
+    with heap.kept(model.device):
+        for text, parts in encoded:
+            nlls = [
+                pseudo_nll(model, ids, places, mask, batch_tokens=budget, advance=done.add)
+                for ids, places in parts
+            ]
+            add(sums, text, torch.cat(nlls))
     return {**sums.pseudo(), "length": length}
 
 

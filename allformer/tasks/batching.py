@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from torch import Tensor
 
 from allformer import config
+from allformer.core import heap
 from allformer.errors import LengthError
 from allformer.tasks.call import check_texts
 from allformer.tasks.pipeline import Pipeline
@@ -111,16 +112,19 @@ def feed(
     device, tokens = pipeline.model.device, pipeline.stack.source
     lengths = batch["attention_mask"].sum(1).tolist()
     budget = 0 if alone else BUDGET.get(device.type, BUDGET["cpu"]) // share
-    for rows in by_length(map(grows, lengths), budget):
-        width = max(lengths[row] for row in rows)
-        columns = slice(batch.width - width, None) if left else slice(width)
-        inputs = {name: x[rows, columns].to(device) for name, x in batch.items()}
-        if not (isinstance(pipeline.model.config, config.EncoderOnly) and tokens.types):
-            inputs.pop("token_type_ids", None)
-        if tokens.pad_id is not None:  # the model may look for its own, the tokeniser has another
-            gap = inputs["attention_mask"] == 0
-            inputs["input_ids"] = inputs["input_ids"].masked_fill(gap, tokens.pad_id)
-        yield rows, inputs
+    with heap.kept(device):
+        for rows in by_length(map(grows, lengths), budget):
+            width = max(lengths[row] for row in rows)
+            columns = slice(batch.width - width, None) if left else slice(width)
+            inputs = {name: x[rows, columns].to(device) for name, x in batch.items()}
+            if not (isinstance(pipeline.model.config, config.EncoderOnly) and tokens.types):
+                inputs.pop("token_type_ids", None)
+            if (
+                tokens.pad_id is not None
+            ):  # the model may look for its own, the tokeniser has another
+                gap = inputs["attention_mask"] == 0
+                inputs["input_ids"] = inputs["input_ids"].masked_fill(gap, tokens.pad_id)
+            yield rows, inputs
 
 
 def by_length(lengths: Iterable[int], budget: int) -> Iterator[list[int]]:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer.core import heap
 from allformer.core.precision import pick_device
 from allformer.train.loop import Job, open_objective
 from allformer.train.sections.recipe import Recipe
@@ -73,7 +74,7 @@ def dry_run(
     objective = open_objective(recipe, corpus)
     with TemporaryDirectory(prefix="allformer-dry-run-") as folder:
         job = Job(objective, Path(folder), place, False, False, compile)
-        with threads(job.threads, place):
+        with heap.kept(place), threads(job.threads, place):
             found = _measure(job)
         job.metrics.close()
     return found

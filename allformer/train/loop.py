@@ -21,6 +21,7 @@ from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.run import Run, is_beside, save_run
 from allformer.checkpoint.save import write_json
 from allformer.config import to_dict
+from allformer.core import heap
 from allformer.core.model import build
 from allformer.core.precision import pick_device
 from allformer.core.quantised import size_of
@@ -120,7 +121,7 @@ def train(
                 job = Job(
                     objective, run, place, resume, allow_changed_data, compile, profile, ranks
                 )
-                with threads(job.threads, place) as said:
+                with heap.kept(place), threads(job.threads, place) as said:
                     return job.go(said)
 
 

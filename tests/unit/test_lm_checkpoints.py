@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import allformer as af
+from allformer.checkpoint.body import take_body
+from allformer.config import LMHead
 from allformer.errors import ConfigError
 from allformer.text.load import load_tokenizer
 from allformer.train.loop import train
 from allformer.train.objectives import find_objective
 from allformer.train.recipe import make_recipe
+from tests.models import encoder_only
 from tests.tiny import LINES, checkpoint, unigram  # noqa: F401  (a fixture)
 
 pytest.importorskip("transformers")
@@ -86,3 +91,14 @@ def test_sentinels_are_the_checkpoints_or_are_missed(checkpoint, tmp_path):  # n
     batch = objective.collate(objective.examples(0), np.arange(2))
     assert batch.target[:, 0].lt(0).all()  # the model's own token begins
     assert batch.labels[:, 0].eq(int(objective.sentinels[0])).all()
+
+
+def test_a_table_that_the_tokens_brought_is_not_fresh_in_the_head():
+    tree = encoder_only()
+    bare = af.build(tree, seed=0)
+    model = af.build(replace(tree, head=LMHead(tied=True, bias=True)), seed=1)
+    fresh, odd = take_body(model, bare.state_dict())
+    assert not odd
+    assert "head.table.weight" in model.state_dict()
+    assert fresh == [name for name, _ in model.named_parameters() if name.startswith("head.")]
+    assert torch.equal(model.head.table.weight, bare.encoder.source.embedding.weight)
