@@ -3,6 +3,7 @@
     python benchmarks/tuned_chinese.py --model SmolLM2-135M-Instruct.Q4_1.gguf \\
         --instructions alpaca_zh_demo.json.gz --pairs dpo_zh_demo.json.gz --out runs/chinese
     python benchmarks/tuned_chinese.py … --rank 32 --set train.epochs=5 --set-dpo optim.rate=1e-4
+    python benchmarks/tuned_chinese.py … --only dpo          # preferences on the model as it is
     python benchmarks/tuned_chinese.py … --quick            # a few steps of each: whether it runs
 
 `--model` is a directory, a hub id, or a GGUF file, whose numbers are widened. Both steps are what
@@ -33,6 +34,7 @@ from allformer.checkpoint.convert import convert
 from allformer.train.tune_recipe import tune_recipe
 
 HELD = {"sft": 100, "dpo": 50}
+NAMES = {"sft": "instructions", "dpo": "preferences"}
 # All steps are taken, and what comes of the last one is the result.
 UNSEEN = (
     "train.best=null", "train.patience=null", "train.validate_every=0.5", "train.save_every=0.5",
@@ -51,21 +53,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/chinese"))
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--set-dpo", action="append", default=[], help="change the second recipe")
+    parser.add_argument("--only", choices=tuple(HELD), help="one of the two steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
     add_arguments(parser, "the first recipe")
     args = parser.parse_args()
     model = str(Path(args.model).resolve()) if Path(args.model).exists() else args.model
-    merged = args.out / "merged"
-    first = tuned("sft", model, args.instructions, args.set, args)
-    shutil.rmtree(merged, ignore_errors=True)
-    convert(first["run"], merged, merge=True, run=False)
-    second = tuned(
-        "dpo", str(merged.resolve()), args.pairs, ("data.truncate=true", *args.set_dpo), args
-    )
-    show(first, second)
+    steps: dict[str, Any] = {}
+    if args.only != "dpo":
+        steps["sft"] = tuned("sft", model, args.instructions, args.set, args)
+    if args.only is None:
+        merged = args.out / "merged"
+        shutil.rmtree(merged, ignore_errors=True)
+        convert(steps["sft"]["run"], merged, merge=True, run=False)
+        model = str(merged.resolve())
+    if args.only != "sft":
+        changes = ("data.truncate=true", *args.set_dpo)
+        steps["dpo"] = tuned("dpo", model, args.pairs, changes, args)
+    show({NAMES[name]: step for name, step in steps.items()})
     print(f"LoRA of rank {args.rank}, {device(args)}")
-    write_result(args.result, {"sft": first, "dpo": second})
+    write_result(args.result, steps)
 
 
 def tuned(task: str, model: str, data: Path, changes: Any, args: Any) -> dict[str, Any]:
@@ -117,20 +124,20 @@ def split(task: str, data: Path, args: Any) -> tuple[Path, Path]:
     return files
 
 
-def show(first: dict[str, Any], second: dict[str, Any]) -> None:
+def show(steps: dict[str, dict[str, Any]]) -> None:
     """Questions with what was said of old, then after each step; and the figures."""
-    for name, step in (("instructions", first), ("preferences", second)):
+    for name, step in steps.items():
         for row in step["answers"]:
             print(f"\n[{name}] {row['input'].strip()}")
             print(f"  before: {(row['before'] or '').strip()}")
             print(f"  after:  {row['given'].strip()}")
     lines = []
-    for name, step in (("instructions", first), ("preferences", second)):
+    for name, step in steps.items():
         for figure, after in step["after"].items():
             before = step["before"].get(figure, math.nan)
             lines.append([name, figure, f"{before:.4f}", f"{after:.4f}", f"{after - before:+.4f}"])
     print("\n" + table(("step", "held out", "before", "after", "change"), lines))
-    for name, step in (("instructions", first), ("preferences", second)):
+    for name, step in steps.items():
         print(
             f"{name}: {step['trained']:,} numbers trained ({step['share']:.2%}), {step['steps']} "
             f"steps in {step['seconds']:.1f} s at a rate of {step['rate']:.0e}"
