@@ -194,7 +194,7 @@ def _marks(model: Any, ids: Tensor) -> dict[str, Tensor]:
         takes = any(isinstance(block.attention.mixer, config.GlobalWindow) for block in blocks)
     else:
         takes = MARKS in signature(model.forward).parameters
-    return {MARKS: (torch.arange(ids.shape[1]) == 0).long().expand_as(ids)} if takes else {}
+    return {MARKS: (torch.arange(ids.shape[-1]) == 0).long().expand_as(ids)} if takes else {}
 
 
 def wide(model: Any) -> Any:

@@ -44,7 +44,7 @@ def choose(
             found = pipeline.model(**inputs).logits  # one for each text
         scores[rows] = widen(found)[:, 0].float().cpu()
     ranked = []
-    for own, part in zip(each, scores.split([len(own) for own in each]), strict=True):
+    for own, part in zip(each, torch.split(scores, [len(own) for own in each]), strict=True):
         labels = map(Label, own, part.softmax(0).tolist())
         ranked.append(sorted(labels, key=lambda label: -label.score))
     return list(ranked) if all else [labels[0] for labels in ranked]
