@@ -273,7 +273,7 @@ def test_other_rows_than_are_remembered_are_refused(kind):
     model = loud(DECODERS[kind]).eval()
     cache = model.new_cache()
     model(tokens(2, 9), cache=cache)
-    with pytest.raises(ConfigError, match="has 2 rows, but the input 3; .* or begin anew"):
+    with pytest.raises(ConfigError, match=r"has 2 rows, but the input 3; .* or begin anew"):
         model(tokens(3, 4), cache=cache)
     cache.select(torch.tensor([1, 1, 0]))  # as beams do: there are three now
     assert model(tokens(3, 4), cache=cache).logits.shape[0] == 3
