@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from allformer.generate.prefix import Prefix
     from allformer.generate.structured import Structured
     from allformer.tasks.answer import answer
+    from allformer.tasks.choose import choose
     from allformer.tasks.classify import classify
     from allformer.tasks.classify_image import classify_image
     from allformer.tasks.continue_sound import continue_sound
@@ -79,8 +80,8 @@ _LATER = {
     "save_adapter": "allformer.checkpoint.adapter.save",
     # `generate` is a part of the package: the task is `allformer.tasks.generate`
     **dict.fromkeys(
-        ("answer", "classify", "classify_image", "continue_sound", "detect", "draw", "embed",
-         "embed_image", "fill",
+        ("answer", "choose", "classify", "classify_image", "continue_sound", "detect", "draw",
+         "embed", "embed_image", "fill",
          "image_similarity", "open_drawing", "open_image_pipeline", "open_kit", "open_pipeline",
          "open_speech", "search_images", "search_texts", "segment", "similarity", "summarise",
          "tag", "transcribe", "transcribe_live", "translate"),
@@ -112,6 +113,7 @@ __all__ = [
     "answer",
     "audit",
     "build",
+    "choose",
     "classify",
     "classify_image",
     "codec_preset",

@@ -17,6 +17,7 @@ from allformer.config import (
     Block,
     BlockSparse,
     BucketBias,
+    ChoiceHead,
     ClassHead,
     Contrast,
     DecoderOnly,
@@ -179,6 +180,7 @@ SPREAD: dict[str, Model] = {
     "last token": DecoderOnly(stack(causal=True), ClassHead(("a", "b"), at="last")),
     "last end": replace(seq2seq(), head=ClassHead(("a", "b"), at="eos", dense="relu")),
     "spans": EncoderOnly(stack(), SpanHead()),
+    "choices": EncoderOnly(stack(), ChoiceHead(), Pool()),
     "global window": EncoderOnly(
         stack(replace(PAPER, attention=Attention(4, mixer=GlobalWindow(3, 2)))),
         ClassHead(("a", "b"), at="first"),

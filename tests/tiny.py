@@ -162,6 +162,7 @@ BERT = {
     ),
     "ner": ("BertForTokenClassification", labelled(*NER)),
     "qa": ("BertForQuestionAnswering", {}),
+    "choice": ("BertForMultipleChoice", {}),
 }
 SUMMARY = {
     "early_stopping": True, "length_penalty": 2.0, "max_length": 20, "min_length": 5,
@@ -216,6 +217,7 @@ def _longformer(path: Path, kind: str) -> None:
         "mlm": hf.LongformerForMaskedLM,
         "class": hf.LongformerForSequenceClassification,
         "qa": hf.LongformerForQuestionAnswering,
+        "choice": hf.LongformerForMultipleChoice,
     }
     more = labelled("NO", "MAYBE", "YES") if kind == "class" else {}
     config = hf.LongformerConfig(

@@ -13,7 +13,10 @@ def advice(rows: Mapping[str, Row], trained: bool) -> str:
     """The nearest of those that are faster or smaller than full attention; of fresh weights, whose
     nearness says nothing, the fastest. `rows` by mechanism, with `full` among them."""
     full = rows["full"]
-    others = [row for row in rows.values() if row.measured and row is not full]
+    measured = [row for row in rows.values() if row.measured and row is not full]
+    others = [row for row in measured if not row.whole]
+    if not others and measured:
+        return "stay with full attention: at this length all that was measured is the same"
     if not others:
         return "nothing but full attention could be measured"
     if not full.measured:

@@ -26,6 +26,7 @@ from allformer.bench.measure import in_turn, peak_bytes
 from allformer.bench.mechanisms import Mechanism, read_mechanisms
 from allformer.bench.reading import learn, read
 from allformer.bench.row import Row
+from allformer.config.longer import seen_by_all
 from allformer.core.model import AnyModel
 from allformer.errors import AllformerError, ConfigError
 
@@ -129,6 +130,7 @@ def _tried(
         made, fresh = fit(model, tree)
         inputs, segment = _inputs(mixer, ids), mechanism.segment
         row = replace(row, mixer=str(mixer), fresh=len(fresh))
+        row = replace(row, whole=(seen_by_all(tree) or 0) >= ids.shape[1])
         hidden = read(made, inputs, segment)
         call = partial(learn if train else read, made, inputs, segment)
         if train:

@@ -110,6 +110,7 @@ def convert(
         model = read_merged(where, base)
     if length is not None:
         model = lengthen(model, length, WINDOW if mixer is None else mixer)
+        _check_certain(model, mixer)
     if quantise is not None:
         model = in_bits(model, quantise, group, calibrate, dtype, tell)
     tell(f"writing {target}")
@@ -235,8 +236,18 @@ def _two(
     ours = "allformer on the target"
     if is_quantised(model) != is_quantised(original):
         return model, written, ("allformer before it was written", ours), WIDTH
-    most = None if model is original else seen_by_all(model.config)
-    return original, written, ("allformer on the source", ours), min(WIDTH, most or WIDTH)
+    near = [] if model is original else [seen_by_all(x.config) for x in (original, model)]
+    most = min((WIDTH, *(sight for sight in near if sight is not None)))
+    return original, written, ("allformer on the source", ours), most
+
+
+def _check_certain(model: AnyModel, mixer: Mixer | None) -> None:
+    """Refuse what computes another function than the trained one: nothing certifies it."""
+    if seen_by_all(model.config) == 0:
+        raise ConfigError(
+            f"mixer={mixer!r} computes something else than the trained model, whatever the length; "
+            f"take af.lengthen(model, length, mixer) and train on, or a window"
+        )
 
 
 def _is_theirs(directory: Path) -> bool:

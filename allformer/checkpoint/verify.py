@@ -85,6 +85,8 @@ def sample_inputs(model: config.Model, most: int = WIDTH) -> dict[str, Tensor]:
         out["decoder_input_ids"] = torch.randint(0, vocab, (ROWS, width), generator=make)
     if isinstance(model, config.TwoTowers):
         out["pixel_values"] = _images(model.vision.source, make)
+    if isinstance(model.head, config.ChoiceHead):  # of one question
+        out = {name: x[None] for name, x in out.items()}
     return out
 
 
@@ -128,7 +130,7 @@ def verify(
     if isinstance(ours.config.head, config.ClassHead | config.SpanHead):
         inputs.pop("decoder_input_ids", None)
     ids = inputs.get("input_ids", torch.zeros(ROWS, 1))  # none of an image
-    keep = inputs.get("attention_mask", torch.ones_like(ids)).bool()
+    keep = inputs.get("attention_mask", torch.ones_like(ids)).bool().flatten(0, -2)
     a, b = (_run(x, {**inputs, **_marks(x, ids)}) for x in (ours, other))
     found = []
     for name, x, y in _both(a, b):
@@ -192,7 +194,7 @@ def _marks(model: Any, ids: Tensor) -> dict[str, Tensor]:
         takes = any(isinstance(block.attention.mixer, config.GlobalWindow) for block in blocks)
     else:
         takes = MARKS in signature(model.forward).parameters
-    return {MARKS: (torch.arange(ids.shape[1]) == 0).long().expand_as(ids)} if takes else {}
+    return {MARKS: (torch.arange(ids.shape[-1]) == 0).long().expand_as(ids)} if takes else {}
 
 
 def wide(model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`allformer fill`, `classify`, `tag` and `answer`: what a model reads out of a text."""
+"""`allformer fill`, `classify`, `choose`, `tag` and `answer`: what a model reads out of a text."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ CLASSIFY = (
     'Examples: `allformer classify MODEL "A film to remember."`; '
     '`allformer classify NLI "A man sleeps." --pair "Somebody is awake." --all`; '
     "`cut -f1 reviews.tsv | allformer classify MODEL > labels.tsv`"
+)
+CHOOSE = (
+    'Examples: `allformer choose MODEL "She opened the door." --choice "She went in." --choice '
+    '"The door ate her."`; '
+    "`allformer choose MODEL --file questions.tsv --json` (question, tab, choice, tab, choice, …)"
 )
 TAG = (
     'Examples: `allformer tag dslim/bert-base-NER "Angela lives in Berlin."`; '
@@ -110,6 +115,49 @@ def classify(
         labels,
         label_line,
         lambda text, found: {"text": text, "labels": _plain(found if all else [found])},
+        label_table,
+    )
+    run(source, verb, as_json=as_json)
+
+
+def choose(
+    model: Model,
+    text: Texts = None,
+    choice: Annotated[
+        list[str] | None, typer.Option(help="A text that may fit; give several.")
+    ] = None,
+    file: File = None,
+    all: Annotated[bool, typer.Option("--all", help="Every choice, not the best.")] = False,
+    truncate: Truncate = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which of several texts goes best with a question, or on from a beginning.
+
+    A line of a file gives: choice, tab, score. Without --choice it holds the question and its
+    choices, with tabs between.
+    """
+    from allformer.cli.views import label_line, label_table
+    from allformer.tasks import choose as work
+
+    source = read_source(text, file)
+    pipeline = open_model(model, device, dtype)
+
+    def choices(lines: list[str]) -> list[Any]:
+        if choice:
+            return work(pipeline, lines, choice, all=all, truncate=truncate)
+        parts = [(first, rest.split("\t")) for first, rest in map(split_pair, lines)]
+        questions, each = map(list, zip(*parts, strict=True))
+        return work(pipeline, questions, each, all=all, truncate=truncate)
+
+    verb = Verb(
+        choices,
+        label_line,
+        lambda line, found: {
+            "question": line if choice else split_pair(line)[0],
+            "choices": _plain(found if all else [found]),
+        },
         label_table,
     )
     run(source, verb, as_json=as_json)

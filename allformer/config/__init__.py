@@ -42,6 +42,7 @@ from allformer.config.head import (
     PROBLEMS, At, Beside, ClassHead, Head, LMHead, Pool, PretrainHead, Several, SpanHead,
     Transform, heads_of, words_of,
 )  # fmt: skip
+from allformer.config.choice_head import ChoiceHead
 from allformer.config.colour_head import ColourHead
 from allformer.config.joined import Joined, JoinedHead, TextAndPlane
 from allformer.config.axial_mask import ColumnMask, ImageMask, NearMask, RowMask
@@ -76,6 +77,7 @@ __all__ = [
     "BlockSparse",
     "BoxHead",
     "BucketBias",
+    "ChoiceHead",
     "ClassHead",
     "ClassMasks",
     "Codec",

@@ -18,7 +18,7 @@ class GlobalWindow(Mixer):
 
     Which tokens are global is told with each call: `model(…, global_attention_mask=marks)`. Where
     it is not, a head that reads the first token has that one marked, one that finds answers the
-    question; others none.
+    question, one that chooses what follows the question; others none.
     """
 
     left: Natural

@@ -22,7 +22,11 @@ Identifier = Annotated[str, Rule(str.isidentifier, "must be an identifier", 'try
 
 class Head(Config, slot=True):
     """What reads hidden states. One with tensors of its own must say `parameters`, or `af.count`
-    disagrees with what is built."""
+    disagrees with what is built. `pooled`: it reads the pooler's output."""
+
+    @property
+    def pooled(self) -> bool:
+        return False
 
     def fits(self, stack: Stack) -> object:
         """Refuse a stack that it cannot read."""
@@ -111,6 +115,10 @@ class ClassHead(Head):
     bias: bool = True
     dropout: Probability = 0.0
     problem: Annotated[str | None, choice(PROBLEMS)] = None
+
+    @property
+    def pooled(self) -> bool:
+        return self.at == "pool"
 
     def fits(self, stack: Stack) -> None:
         if "patches" in self.at and not isinstance(stack.source, Patches):

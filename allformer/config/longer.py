@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from allformer.config.block_sparse import BlockSparse
+from allformer.config.features import Features
 from allformer.config.global_window import GlobalWindow
 from allformer.config.head import ClassHead, Pool
+from allformer.config.local import Local
 from allformer.config.mixer import Full, Mixer, Window
 from allformer.config.model import EncoderDecoder, EncoderOnly, Model
 from allformer.config.position import Learned, Position
@@ -31,7 +34,10 @@ def longer(model: Model, length: int, mixer: Mixer) -> Model:
     relative: Any = stack.relative
     if relative is not None and relative.trained is not None:
         relative = replace(relative, length=length)
-    changed = replace(stack, position=position, blocks=_blocks(stack, mixer), relative=relative)
+    blocks = _blocks(stack, mixer, length)
+    changed = replace(stack, position=position, blocks=blocks, relative=relative)
+    if isinstance(mixer, BlockSparse) and isinstance(model, EncoderOnly):
+        changed = replace(changed, dropout_at="summed")  # as BigBird, in training alone
     found: dict[str, Any] = {name: changed}
     if is_global and isinstance(model, EncoderDecoder):
         found["decoder"] = _from_row_0(model.decoder)
@@ -41,14 +47,24 @@ def longer(model: Model, length: int, mixer: Mixer) -> Model:
 
 
 def seen_by_all(model: Model) -> int | None:
-    """How long a text may be in which every window reaches everybody; None: as long as it likes."""
+    """How long a text may be in which everybody looks at everybody, as in full attention; None: as
+    long as it likes; 0: nobody ever does."""
     sights = [
-        (mixer.left if stack.causal else min(mixer.left, mixer.right)) + 1
+        _sight(block.attention.mixer, stack.causal)
         for stack in model.stacks.values()
-        for mixer in (block.attention.mixer for block in stack.blocks)
-        if isinstance(mixer, Window | GlobalWindow)
+        for block in stack.blocks
     ]
-    return min(sights, default=None)
+    return min((sight for sight in sights if sight is not None), default=None)
+
+
+def _sight(mixer: Mixer, causal: bool) -> int | None:
+    if isinstance(mixer, Window | GlobalWindow):
+        return (mixer.left if causal else min(mixer.left, mixer.right)) + 1
+    if isinstance(mixer, BlockSparse):
+        return mixer.short
+    if isinstance(mixer, Local):
+        return mixer.chunk
+    return None if mixer == Full() else 0
 
 
 def _check_length(stack: Stack, length: int) -> None:
@@ -76,6 +92,11 @@ def _fitted(stack: Stack, length: int, mixer: Mixer) -> Mixer:
             mixer = Window(mixer.left)
         elif stack.relative is None:
             mixer = GlobalWindow(mixer.left, mixer.right)
+    if mixer.longest is not None and mixer.longest < length:
+        raise ConfigError(
+            f"mixer={mixer!r} takes {mixer.longest} tokens, which is less than length={length}; "
+            f"give it as many"
+        )
     if isinstance(mixer, Window | GlobalWindow):
         sides = (mixer.left,) if stack.causal else (mixer.left, mixer.right)
         if not any(sides):
@@ -90,15 +111,19 @@ def _fitted(stack: Stack, length: int, mixer: Mixer) -> Mixer:
     return mixer
 
 
-def _blocks(stack: Stack, mixer: Mixer) -> tuple[Any, ...]:
-    """Layers that have windows already keep them, unless all have."""
+def _blocks(stack: Stack, mixer: Mixer, length: int) -> tuple[Any, ...]:
+    """Layers that have windows already keep them, unless all have. Random blocks are drawn by the
+    layer, and sums of features drop no weights, of which they have none."""
     some = any(block.attention.mixer == Full() for block in stack.blocks)
-    return tuple(
-        replace(block, attention=replace(block.attention, mixer=mixer))
-        if block.attention.mixer == Full() or not some
-        else block
-        for block in stack.blocks
-    )
+    own: dict[str, Any] = {"dropout": 0.0} if isinstance(mixer, Features) else {}
+    blocks = []
+    for i, block in zip(stack.share or range(len(stack.blocks)), stack.blocks, strict=True):
+        if block.attention.mixer == Full() or not some:
+            if isinstance(mixer, BlockSparse):
+                mixer = replace(mixer, seed=i, table=length)
+            block = replace(block, attention=replace(block.attention, mixer=mixer, **own))
+        blocks.append(block)
+    return tuple(blocks)
 
 
 def _positions(stack: Stack, length: int) -> Position | None:

@@ -39,4 +39,4 @@ def mixer_from_text(text: str) -> Mixer:
 
 def _value(word: str) -> int | str:
     word = word.strip()
-    return int(word) if word.isdecimal() else word
+    return int(word) if word.removeprefix("-").isdecimal() else word

@@ -59,7 +59,7 @@ class EncoderOnly(Model):
         no_cross(self, "encoder")
         _head_fits(self)
         if self.pool is None and _pooled(self.head):
-            refuse(self, "pool", 'is what the head with at="pool" reads', "give pool=Pool()")
+            refuse(self, "pool", "is what the head reads", "give pool=Pool()")
         if self.encoder.causal:
             raise ConfigError(
                 "EncoderOnly.encoder has causal=True; use DecoderOnly, or causal=False"
@@ -172,7 +172,7 @@ def _words_fit(owner: Model, head: LMHead, stack: Stack) -> None:
 
 
 def _pooled(head: Head | None) -> bool:
-    return any(isinstance(one, ClassHead) and one.at == "pool" for one in heads_of(head))
+    return any(one.pooled for one in heads_of(head))
 
 
 def _no_pool(owner: Model) -> None:

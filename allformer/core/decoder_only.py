@@ -70,6 +70,7 @@ class DecoderOnlyModel(Model[config.DecoderOnly]):
             return self.call(given, dtype=dtype, kernel=kernel)
         found, targets = self.sort(given)
         rows, width = self.decoder.source.check(found["decoder"])
+        cache.hold(rows)
         past = cache.length if isinstance(cache.length, int) else None
         if attention_mask is not None and past is not None:
             if attention_mask.shape[1] != past + width:

@@ -73,6 +73,7 @@ class EncoderOnlyModel(Model[config.EncoderOnly]):
         texts without their padding; see `core.replay`."""
         source = self.encoder.source
         told = self.encoder.takes != source.takes  # plans depend on what is given
+        told |= self.head is not None and self.head.chooses  # its rows may be given in two ways
         plain = self.device.type == "cuda" and not (args or kwargs or told)
         if plain and source.per_token:
             self._replay = ReplayText(self.infer, self.reads_first)

@@ -133,9 +133,12 @@ def check_length(positions: Tensor, bound: int | None, length: int, field: str) 
         bound = int(positions.max()) + 1
     if bound is not None and bound > length:
         told = f"{field}={length}" if field.endswith("length") else f"{field}, {length} positions"
+        another = "lengthen the model (af.lengthen)"
+        if field != "Learned.length":
+            another = "use a model with Sinusoidal positions"
         raise LengthError(
             f"a sequence of {bound} tokens is longer than the model's {told}; "
-            f"shorten or split it, or use a model with Sinusoidal positions"
+            f"shorten or split it, or {another}"
         )
 
 

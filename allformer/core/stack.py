@@ -105,14 +105,15 @@ class Stack(nn.Module):
         """
         layers: Any = self.layers
         states = [layers[j].attention.mixer.new_state(self.config.causal) for j in self.order]
-        given = _each(mems, len(states))
-        _check_reach(self.config, memory)
+        given = _each(mems, len(states), self.config.dim)
+        _check_memory(self.config, memory)
         if self.relative is not None:
             make = self.relative.new_state
             states = [make(x, memory, h, real) for x, h in zip(states, given, strict=True)]
         elif memory is not None or mems is not None:
             refuse_memory(memory, mems)
         cache = Cache(states)
+        cache.rows = None if mems is None else given[0].shape[0]
         cache.before = None if self.delta is None else self.delta.ahead
         return cache
 
@@ -314,8 +315,14 @@ class Stack(nn.Module):
         return relation
 
 
-def _check_reach(stack: config.Stack, memory: int | None) -> None:
-    """Refuse more memory than all layers look back at: it would change nothing."""
+def _check_memory(stack: config.Stack, memory: int | None) -> None:
+    """Refuse more memory than all layers look back at, which would change nothing, and less than
+    none."""
+    if memory is not None and (type(memory) is not int or memory < 0):
+        raise ConfigError(
+            f"mem_len={memory!r} must be a whole number of at least 0; try 0 for no memory, or "
+            f"leave it out"
+        )
     usual = 0 if stack.relative is None else stack.relative.memory
     reaches = [getattr(block.attention.mixer, "left", None) for block in stack.blocks]
     if memory is None or memory <= usual or None in reaches:
@@ -329,14 +336,20 @@ def _check_reach(stack: config.Stack, memory: int | None) -> None:
         )
 
 
-def _each(mems: Tensor | Sequence[Tensor] | None, layers: int) -> list[Any]:
-    """A memory for each layer, or none for any."""
+def _each(mems: Tensor | Sequence[Tensor] | None, layers: int, dim: int) -> list[Any]:
+    """A memory for each layer, B M dim, or none for any."""
     if mems is None:
         return [None] * layers
     if len(mems) != layers or any(x.ndim != 3 for x in mems):
         raise ConfigError(
             f"mems of {len(mems)} layers, but this model has {layers}; give a tensor of three axes "
             f"for each, as a call has returned them"
+        )
+    shapes = {tuple(x.shape) for x in mems}
+    if len(shapes) > 1 or next(iter(shapes))[2] != dim:
+        raise ConfigError(
+            f"mems of the shapes {sorted(shapes)} (rows, tokens, width) must be alike and {dim} "
+            f"wide; give them as a call has returned them"
         )
     return list(mems)
 

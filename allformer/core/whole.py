@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from allformer import config
 from allformer.core import heads  # noqa: F401  (registers them)
+from allformer.core.choices import fold
 from allformer.core.heads.head import Head, Hidden
 from allformer.core.heads.words import LMHead
 from allformer.core.inputs import Side, check_mask, lay_out, refuse_inputs
@@ -150,9 +151,15 @@ class Model(nn.Module, Generic[C]):
         `states=False`: the head's answer alone, for which fewer states may do (`front`).
         """
         found, targets = self.sort(given)
+        choices = None
+        if self.head is not None and self.head.chooses:
+            choices = fold(next(iter(found.values())))
+        if choices is not None:
+            choices.check(targets)
         self._complete(found, targets)
         sides = self._lay_out(found, self._whole(found, targets))
-        return self._answer(sides, targets, states, dtype=dtype, kernel=kernel)
+        out = self._answer(sides, targets, states, dtype=dtype, kernel=kernel)
+        return out if choices is None else choices.apart(out)
 
     def _answer(
         self, sides: Mapping[str, Side], targets: Mapping[str, Tensor], states: bool, **how: Any

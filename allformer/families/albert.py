@@ -10,7 +10,16 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from allformer.config import ClassHead, EncoderOnly, Head, PretrainHead, Stack, heads_of, repeat
+from allformer.config import (
+    ChoiceHead,
+    ClassHead,
+    EncoderOnly,
+    Head,
+    PretrainHead,
+    Stack,
+    heads_of,
+    repeat,
+)
 from allformer.errors import CheckpointError
 from allformer.families import encoder, encoder_map, layer_map
 from allformer.families.bert import USUAL as BERT
@@ -23,6 +32,7 @@ from allformer.families.weights import WeightMap
 ARCHITECTURES = architectures(
     "Albert", "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification",
     "ForTokenClassification", "ForQuestionAnswering",
+    "ForMultipleChoice",
 )  # fmt: skip
 USUAL = {
     **BERT, "vocab_size": 30_000, "hidden_size": 4096, "num_attention_heads": 64,
@@ -105,7 +115,7 @@ def write(model: EncoderOnly) -> dict[str, Any]:
     layers, groups, inner = grouping(model.encoder)
     out |= {"embedding_size": model.encoder.source.width, "num_hidden_layers": layers}
     out |= {"num_hidden_groups": groups, "inner_group_num": inner}
-    for head in (x for x in heads_of(model.head) if isinstance(x, ClassHead)):
+    for head in (x for x in heads_of(model.head) if isinstance(x, ChoiceHead | ClassHead)):
         out |= {"classifier_dropout_prob": head.dropout, **write_labels(head)}
     return out
 

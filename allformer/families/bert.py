@@ -21,6 +21,7 @@ from allformer.families.weights import WeightMap
 ARCHITECTURES = architectures(
     "Bert", "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification",
     "ForNextSentencePrediction", "ForTokenClassification", "ForQuestionAnswering",
+    "ForMultipleChoice",
 )  # fmt: skip
 USUAL = {
     "vocab_size": 30_522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,

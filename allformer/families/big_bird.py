@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from allformer.config import (
+    ChoiceHead,
     ClassHead,
     DecoderOnly,
     EncoderOnly,
@@ -38,6 +39,7 @@ ARCHITECTURES = {
     **architectures(
         "BigBird", "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification",
         "ForTokenClassification", "ForQuestionAnswering",
+        "ForMultipleChoice",
     ),
     CAUSAL: "causal",
 }  # fmt: skip
@@ -68,6 +70,8 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
     elif kind == "span":
         first, sep = stack.blocks[0], fields.take("sep_token_id", kind=WHOLE)
         head = ReadingHead(dropout=stack.dropout, feed=first.feed, norm=first.norm, sep_id=sep)
+    elif kind == "choice":  # which classifier_dropout does not reach
+        head = ChoiceHead(stack.dropout)
     else:
         head = small_head(fields, kind, "first", dense=act, usual=stack.dropout)
     return encoder.with_head(stack, head, keys, NAMES.pooler)

@@ -8,6 +8,7 @@ from typing import Any
 from allformer.config import (
     Attention,
     Block,
+    ChoiceHead,
     ClassHead,
     EncoderOnly,
     Feed,
@@ -66,7 +67,7 @@ def with_head(stack: Stack, head: Head | None, keys: Collection[str], pooler: st
     if head is None:
         pooled = not keys or f"{pooler}.weight" in keys
     else:
-        pooled = any(isinstance(x, ClassHead) and x.at == "pool" for x in heads_of(head))
+        pooled = any(x.pooled for x in heads_of(head))
     return EncoderOnly(stack, head, Pool() if pooled else None)
 
 
@@ -100,6 +101,6 @@ def write_stack(model: EncoderOnly) -> dict[str, Any]:
 def classifier_dropout(model: EncoderOnly) -> dict[str, Any]:
     """What BERT and RoBERTa say where a head drops more or less than the layers do."""
     head = model.head
-    if not isinstance(head, ClassHead) or head.dropout == model.encoder.dropout:
+    if not isinstance(head, ChoiceHead | ClassHead) or head.dropout == model.encoder.dropout:
         return {}
     return {"classifier_dropout": head.dropout}

@@ -32,7 +32,7 @@ ENDINGS = {
     "ForTokenClassification": "token", "ForQuestionAnswering": "span",
     "ForImageClassification": "class", "ForMaskedImageModeling": "pixels",
     "ForImageClassificationWithTeacher": "teacher", "ForCausalImageModeling": "words",
-    "ForObjectDetection": "boxes",
+    "ForObjectDetection": "boxes", "ForMultipleChoice": "choice",
 }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ class NotThisFamily(Exception):
 
 
 def head_kind(model: config.Model) -> str:
-    """bare, words, class, token, span, pixels, boxes, teacher or pretrain; else its class."""
+    """bare, words, class, token, span, choice, pixels, boxes, teacher, pretrain; else its class."""
     head = model.head
     if isinstance(head, config.ClassHead):
         return "token" if head.at == "token" else "class"
@@ -49,7 +49,7 @@ def head_kind(model: config.Model) -> str:
         return "pretrain"
     kinds = {
         config.LMHead: "words", config.SpanHead: "span", config.PixelHead: "pixels",
-        config.TeacherHead: "teacher", config.BoxHead: "boxes",
+        config.TeacherHead: "teacher", config.BoxHead: "boxes", config.ChoiceHead: "choice",
     }  # fmt: skip
     return "bare" if head is None else kinds.get(type(head), type(head).__name__)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from allformer.config import (
     BoxHead,
+    ChoiceHead,
     ClassHead,
     LMHead,
     MaskHead,
@@ -18,7 +19,7 @@ from allformer.families.fields import Fields
 from allformer.families.kinds import NUMBER
 from allformer.families.weights import Alias, Op, Same
 
-SmallHead = ClassHead | SpanHead | None
+SmallHead = ChoiceHead | ClassHead | SpanHead | None
 
 
 def class_head(
@@ -39,12 +40,14 @@ def small_head(
     fields: Fields, kind: str, at: str, *, dense: str | None = None,
     drop: str = "classifier_dropout", usual: float = 0.0,
 ) -> SmallHead:  # fmt: skip
-    """A head for classes of texts (read `at` a place, through a layer `dense`) or of tokens, or for
-    answers; the field `drop` has its dropout."""
+    """A head for classes of texts (read `at` a place, through a layer `dense`) or of tokens, for a
+    choice among texts, or for answers; the field `drop` has its dropout."""
     if kind == "token":
         return class_head(fields, "token", dropout=fields.take(drop, usual, kind=NUMBER))
     if kind == "class":
         return class_head(fields, at, dense=dense, dropout=fields.take(drop, usual, kind=NUMBER))
+    if kind == "choice":
+        return ChoiceHead(fields.take(drop, usual, kind=NUMBER))
     return SpanHead() if kind == "span" else None
 
 
@@ -88,6 +91,8 @@ def head_weights(
         return [Alias(name, table) if head.tied else Same("head.table.weight", name)]
     if isinstance(head, SpanHead):
         return layer_map.dense("head.out", "qa_outputs")
+    if isinstance(head, ChoiceHead):
+        return layer_map.dense("head.out", classes)
     if not isinstance(head, ClassHead):
         return []
     if head.dense is None:

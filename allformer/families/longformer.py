@@ -1,7 +1,8 @@
 """Longformer (Beltagy et al., 2020): RoBERTa that looks through windows, and global tokens.
 
 A layer has three projections more, for the global tokens. Its head for answers marks the question
-by the separators of the text; `sep_token_id` must be what ends texts.
+by the separators of the text, its head for a choice what follows it; `sep_token_id` must be what
+ends texts.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from allformer.families.windows import read_windows, without_windows
 ARCHITECTURES = architectures(
     "Longformer", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
     "ForQuestionAnswering",
+    "ForMultipleChoice",
 )  # fmt: skip
 _IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "sep_token_id": 2}
 USUAL = {**bert.USUAL, **_IDS, "attention_window": 512}
@@ -48,10 +50,11 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
         drop, usual = "hidden_dropout_prob", stack.dropout
         head = small_head(fields, kind, "first", dense="tanh", drop=drop, usual=usual)
     end, separator = stack.source.eos_id, fields.token("sep_token_id", stack.source.vocab)
-    if kind == "span" and separator != end:
+    if kind in ("span", "choice") and separator != end:
         raise CheckpointError(
             f"config.json has sep_token_id={separator}, which is not eos_token_id={end}; a "
-            f"Longformer for answers finds the question by it; set both to the separator's id"
+            f"Longformer for answers or choices finds the question by it; set both to the "
+            f"separator's id"
         )
     return encoder.with_head(stack, head, keys, roberta.NAMES.pooler)
 

@@ -1,8 +1,8 @@
 """Performer (Choromanski et al., 2021): random features in place of softmax.
 
-The sizes are those of its protein models (36 layers over single amino acids, 8,192 of them in the
-longest experiment), with 256 features. No weights were published, and the paper gives no vocabulary
-in numbers: 25 letters and 5 special tokens are ours.
+The sizes are those of its protein models, 36 layers over single amino acids; 256 features are what
+the authors' code has by itself. No weights were published, and the paper gives no vocabulary in
+numbers: 25 letters, 5 special tokens and a length of 8,192 are ours.
 """
 
 from __future__ import annotations

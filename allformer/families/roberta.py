@@ -21,6 +21,7 @@ from allformer.families.weights import WeightMap
 ARCHITECTURES = architectures(
     "Roberta", "Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
     "ForQuestionAnswering",
+    "ForMultipleChoice",
 )  # fmt: skip
 _IDS = {"vocab_size": 50_265, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 USUAL = {**bert.USUAL, **_IDS}
@@ -35,7 +36,9 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
     stack = numbered_from_padding(stack, "RoBERTa")
     if kind == "words":  # the exact gelu, whatever hidden_act says
         return EncoderOnly(stack, encoder.words_head(fields, stack, "gelu"))
-    head = small_head(fields, kind, "first", dense="tanh", usual=stack.dropout)
+    # Of a choice, which classifier_dropout does not reach, the layers' dropout is the head's too.
+    drop = "hidden_dropout_prob" if kind == "choice" else "classifier_dropout"
+    head = small_head(fields, kind, "first", dense="tanh", drop=drop, usual=stack.dropout)
     return encoder.with_head(stack, head, keys, NAMES.pooler)
 
 

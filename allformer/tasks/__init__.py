@@ -10,6 +10,7 @@ af.embed(kit, ["A dog runs.", "Two men talk."])
 from __future__ import annotations
 
 from allformer.tasks.answer import answer
+from allformer.tasks.choose import choose
 from allformer.tasks.classify import classify
 from allformer.tasks.classify_image import classify_image
 from allformer.tasks.continue_sound import Continuation, continue_sound
@@ -48,7 +49,7 @@ Kit, open_kit = Pipeline, open_pipeline
 __all__ = [
     "Answer", "Continuation", "Detected", "Drawing", "Entity", "Fill", "ImagePipeline", "Kit",
     "Label", "Match", "Pace", "Pipeline", "Segment", "Segmentation", "SpeechPipeline", "Stream",
-    "answer", "classify", "classify_image", "continue_sound", "detect", "draw", "embed",
+    "answer", "choose", "classify", "classify_image", "continue_sound", "detect", "draw", "embed",
     "embed_image", "fill", "generate", "image_similarity", "open_drawing",
     "open_image_pipeline", "open_kit", "open_pipeline", "open_speech", "search_images",
     "search_texts", "segment", "similarity", "summarise", "tag", "transcribe",

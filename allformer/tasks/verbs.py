@@ -13,7 +13,7 @@ from allformer.tasks.pipeline import Pipeline
 # By the kind of head (`head_kind`); every model can embed.
 ENCODER = {
     "words": ("fill",), "pretrain": ("fill",), "class": ("classify",), "token": ("tag",),
-    "span": ("answer",),
+    "span": ("answer",), "choice": ("choose",),
 }  # fmt: skip
 DECODER = {**ENCODER, "words": ("generate",)}
 BOTH = {**ENCODER, "words": ("generate", "translate", "summarise")}
@@ -23,6 +23,7 @@ NEEDS = {
     "classify": ("class", "a classification head"),
     "tag": ("token", "a head that labels tokens"),
     "answer": ("span", "a head that finds where an answer begins and ends"),
+    "choose": ("choice", "a head that chooses among texts"),
     "generate": ("words", "a decoder with a head over the vocabulary"),
     "translate": ("words", "an encoder-decoder with a head over the vocabulary (Marian, T5, …)"),
     "summarise": ("words", "an encoder-decoder with a head over the vocabulary (BART, T5, …)"),

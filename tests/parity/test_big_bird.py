@@ -289,7 +289,7 @@ def test_a_published_config_is_read_and_written_back_field_by_field():
         ({"add_cross_attention": True}, "add_cross_attention=True, which is not supported"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
         ({"num_random_blocks": 0}, "num_random_blocks=0, which must be"),
-        ({"architectures": ["BigBirdForMultipleChoice"]}, "BigBirdForMultipleChoice"),
+        ({"architectures": ["BigBirdLMHeadModel"]}, "supported are BigBirdModel"),
     ],
     ids=str,
 )  # fmt: skip

@@ -249,7 +249,11 @@ def test_files_of_older_versions_are_read(written, tmp_path):
             {"architectures": ["LongformerForQuestionAnswering"], "sep_token_id": 3},
             "sep_token_id=3, which is not eos_token_id=2",
         ),
-        ({"architectures": ["LongformerForMultipleChoice"]}, "supported are LongformerModel"),
+        (
+            {"architectures": ["LongformerForMultipleChoice"], "sep_token_id": 3},
+            "answers or choices finds the question by it",
+        ),
+        ({"architectures": ["LongformerForCausalLM"]}, "supported are LongformerModel"),
     ],
 )
 def test_what_would_change_the_numbers_is_refused_by_name(change, says):

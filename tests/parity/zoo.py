@@ -47,7 +47,7 @@ class Case:
     model: type
     config: Callable[[], Any]
     tolerance: float = 1e-10
-    labels: str = "words"  # words, token, class, span, pretrain or none
+    labels: str = "words"  # words, token, class, span, choice, pretrain or none
     positions: bool = False  # give transformers the positions that count real tokens
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -143,6 +143,8 @@ def batch(case: Case, theirs: Any, side: str, seed: int = 1) -> dict[str, Tensor
     if c.is_encoder_decoder and case.labels not in ("class", "span"):
         targets = getattr(c, "decoder_vocab_size", vocab)
         out["decoder_input_ids"] = torch.randint(3, targets, (rows, 53), generator=make)
+    if case.labels == "choice":  # two questions of two choices
+        out = {name: x.unflatten(0, (2, -1)) for name, x in out.items()}
     return out
 
 
@@ -173,6 +175,8 @@ def with_labels(
         out["labels"][torch.arange(len(ids)), first] = -100
     elif case.labels == "class":
         out["labels"] = torch.randint(0, c.num_labels, (len(ids),), generator=make)
+    elif case.labels == "choice":
+        out["labels"] = torch.tensor([1, 0])
     elif case.labels == "span":
         out["start_positions"] = torch.tensor([3, 5, 0, 99])
         out["end_positions"] = torch.tensor([9, 40, 2, 0])
@@ -241,7 +245,7 @@ def first_divergence(case: Case, ours: AnyModel, theirs: Any, inputs: dict[str, 
     only = "encoder" if hasattr(ours, "encoder") else "decoder"
     if getattr(reference, "hidden_states", None) is not None:
         stacks[only] = reference.hidden_states
-    keep = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
+    keep = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool().flatten(0, -2)
     for stack, states in stacks.items():
         if states is None:
             continue

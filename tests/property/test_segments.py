@@ -298,6 +298,15 @@ def test_what_makes_no_sense_is_refused_with_the_way_out():
         near(input_ids=ids(4), mem_len=9)
     with pytest.raises(ConfigError, match="mems of 1 layers"):
         af.build(tree(), seed=0)(input_ids=ids(4), mems=torch.zeros(1, 2, 2, DIM))
+    layers = len(tree().decoder.blocks)
+    with pytest.raises(ConfigError, match=rf"mems of the shapes .*must be alike and {DIM} wide"):
+        near(input_ids=ids(4), mems=torch.zeros(layers, 2, 2, DIM + 1))
+    with pytest.raises(ConfigError, match=r"what is remembered .* has 7 rows, but the input 2"):
+        near(input_ids=ids(4), mems=torch.zeros(layers, 2, 7, DIM))
+    with pytest.raises(ConfigError, match="mem_len=-2 must be a whole number of at least 0"):
+        near(input_ids=ids(4), mem_len=-2)
+    with pytest.raises(ConfigError, match="mem_len=-3"):
+        near.new_cache(memory=-3)
 
 
 @pytest.mark.parametrize("norm_at", ["pre", "post"])

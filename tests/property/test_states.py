@@ -20,7 +20,7 @@ from allformer.core.mixers.mixer import Scene
 from allformer.core.model import DecoderOnlyModel
 from allformer.core.places import Places
 from allformer.core.states import Cache, Growing, LayerState, Recurrent, Ring, State, Static
-from allformer.errors import GenerationError
+from allformer.errors import ConfigError, GenerationError
 from tests.loud import make_loud
 from tests.models import (  # fmt: skip
     FINAL,
@@ -266,6 +266,17 @@ def test_a_draft_that_was_cut_off_leaves_nothing_behind(kind, state):
 @pytest.mark.parametrize("kind", ["decoder paper", "windows alone", "rotary"])
 def test_selected_rows_keep_their_past(kind, state):
     check_select(kind, state)
+
+
+@pytest.mark.parametrize("kind", ["decoder paper", "windows alone", "segments"])
+def test_other_rows_than_are_remembered_are_refused(kind):
+    model = loud(DECODERS[kind]).eval()
+    cache = model.new_cache()
+    model(tokens(2, 9), cache=cache)
+    with pytest.raises(ConfigError, match=r"has 2 rows, but the input 3; .* or begin anew"):
+        model(tokens(3, 4), cache=cache)
+    cache.select(torch.tensor([1, 1, 0]))  # as beams do: there are three now
+    assert model(tokens(3, 4), cache=cache).logits.shape[0] == 3
 
 
 @pytest.mark.parametrize("state", ["growing", "static"])

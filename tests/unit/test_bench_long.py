@@ -101,6 +101,7 @@ def test_a_window_over_everything_is_full_attention_and_a_narrow_one_is_not(mode
     found = compare(model, 24, mechanisms="window:24,window:1", budget=0.0)
     assert found.rows["window:24"].error == pytest.approx(0.0, abs=1e-5)
     assert found.rows["window:1"].error > 1e-3
+    assert [row.whole for row in found.rows.values()] == [False, True, False]
     assert [row.mechanism for row in found.rows.values()] == ["full", "window:24", "window:1"]
 
 
@@ -134,6 +135,15 @@ def test_the_advice_is_the_nearest_of_those_that_gain():
     assert "stay with full attention" in advice(rows(slow=(1.0, 990, 0.0)), trained=True)
     small = rows(small=(1.1, 400, 0.2))
     assert "take small" in advice(small, trained=True)
+
+
+def test_what_is_full_attention_at_this_length_is_no_advice():
+    """Whatever the clock says of it."""
+    found = rows(near=(0.5, 1000, 0.3))
+    found["wide"] = Row("wide", "", 0.1, 100, 0.0, whole=True)
+    assert "take near" in advice(found, trained=True)
+    del found["near"]
+    assert "at this length all that was measured is the same" in advice(found, trained=True)
 
 
 def test_the_advice_passes_over_weights_that_are_fresh():

@@ -14,12 +14,24 @@ import torch
 
 from allformer.cli.main import main
 from allformer.core.int8 import has_int8
-from allformer.tasks import answer, classify, embed, fill, generate, open_kit, similarity, tag
+from allformer.tasks import (
+    answer,
+    choose,
+    classify,
+    embed,
+    fill,
+    generate,
+    open_kit,
+    similarity,
+    tag,
+)
 from tests import tiny
 from tests.tiny import checkpoint  # noqa: F401
 
 pytest.importorskip("transformers")
-VERBS = ("fill", "classify", "tag", "answer", "embed", "similarity", "generate", "summarise")
+VERBS = (
+    "fill", "classify", "choose", "tag", "answer", "embed", "similarity", "generate", "summarise",
+)  # fmt: skip
 
 
 class Called:
@@ -112,6 +124,23 @@ def test_classify_prints_a_label_and_a_score_a_line(allformer, checkpoint, tmp_p
     assert typed[0]["labels"][0]["score"] == pytest.approx(
         paired[0]["labels"][0]["score"], abs=1e-6
     )
+
+
+def test_choose_prints_a_choice_and_a_score_a_line(allformer, checkpoint, tmp_path):  # noqa: F811
+    path, question, own = checkpoint("bert-choice"), "he was born", ["in france", "a man", "."]
+    best = choose(path, question, own, all=True)
+    typed = [x for choice in own for x in ("--choice", choice)]
+    assert best[0].label in allformer("choose", path, question, *typed).out
+    record = allformer("choose", path, question, *typed, "--all", "--json").records
+    assert record == [{"question": question, "choices": [one.to_dict() for one in best]}]
+    file = tmp_path / "questions.tsv"
+    file.write_text("\t".join([question, *own]) + "\nwho\the\tshe\n", encoding="utf-8")
+    lines = allformer("choose", path, "--file", file).out.splitlines()
+    assert lines[0] == f"{best[0].label}\t{best[0].score:.6f}"
+    assert lines[1].startswith(f"{choose(path, 'who', ['he', 'she']).label}\t")
+    said = allformer("choose", path, question)
+    assert said.status == 1
+    assert "has no tab" in said.err
 
 
 def test_tag_marks_entities(allformer, checkpoint):  # noqa: F811

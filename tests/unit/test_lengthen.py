@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import allformer as af
 from allformer.checkpoint.convert import convert
 from allformer.cli.main import app
-from allformer.config import Full, GlobalWindow, Learned, Window
+from allformer.config import BlockSparse, Features, Full, GlobalWindow, Learned, LowRank, Window
 from allformer.config.longer import longer, seen_by_all
 from allformer.config.mixer_text import mixer_from_text
 from allformer.errors import ConfigError
@@ -249,6 +249,39 @@ def test_a_t5_has_windows_without_global_tokens():
     assert long.decoder == af.preset("t5-small").decoder
 
 
+BIRDS = {
+    "bert": (hf.BertModel, hf.BigBirdModel),
+    "bert words": (hf.BertForMaskedLM, hf.BigBirdForMaskedLM),
+    "bert tags": (hf.BertForTokenClassification, hf.BigBirdForTokenClassification),
+}
+
+
+@pytest.mark.parametrize("name", BIRDS)
+def test_a_bert_that_looks_at_blocks_is_a_big_bird(name, trained, tmp_path):
+    """In short rows what it was; transformers opens it, each layer with blocks of its own."""
+    model = af.load(trained(*(name, *ENCODERS[name][:2])))
+    long = af.lengthen(model, 64, BlockSparse(2, 1))
+    assert [b.attention.mixer for b in long.config.encoder.blocks] == [
+        BlockSparse(2, 1, seed=i, table=64) for i in range(2)
+    ]
+    inputs = ids(3, 14)
+    with torch.no_grad():
+        same(long(inputs), model(inputs))
+    af.save(long, tmp_path)
+    theirs = BIRDS[name][1].from_pretrained(tmp_path).eval()
+    inputs = ids(2, 60)
+    with torch.no_grad():
+        same(long(inputs), theirs(inputs))
+
+
+def test_features_have_no_weights_to_drop(trained):
+    model = af.load(trained("bert", *ENCODERS["bert"][:2]))
+    assert model.config.encoder.blocks[0].attention.dropout == 0.1
+    long = af.lengthen(model, 64, Features("elu"))
+    assert long.config.encoder.blocks[0].attention.dropout == 0
+    assert long(ids(2, 60)).last_hidden_state.isfinite().all()
+
+
 # --- what makes no sense --------------------------------------------------------------------------
 
 
@@ -262,6 +295,8 @@ def test_a_t5_has_windows_without_global_tokens():
         (64, Window(0, 0), "see itself alone"),
         (64, Window(4, 4, 2), r"skips neighbours.*try Window\(4, 4\)"),
         (64, "window", "mixer='window' is not a mixer"),
+        (64, LowRank(4, 32), r"mixer=LowRank\(rank=4, length=32.*takes 32 tokens.*length=64"),
+        (64, LowRank(4, 64), "which the trained model does not have"),
     ],
     ids=str,
 )
@@ -286,6 +321,7 @@ def test_an_adapter_is_not_lost_in_silence(trained):
         ("window:8,8,2", Window(8, 8, 2)),
         ("global-window:4,4", GlobalWindow(4, 4)),
         ("full", Full()),
+        ("blocksparse:4,1", BlockSparse(4, 1)),
     ],
 )
 def test_a_mixer_is_told_in_a_word(text, mixer):
@@ -299,6 +335,7 @@ def test_a_mixer_is_told_in_a_word(text, mixer):
         ("window", "says too little; Window takes left, right, dilation"),
         ("window:1,2,3,4", "has 4 values; Window takes left, right, dilation"),
         ("window:wide", r"Window\.left='wide'"),
+        ("window:-1", r"Window\.left=-1 must be a whole number of at least 0"),
     ],
 )
 def test_a_word_that_is_no_mixer_is_refused(text, message):
@@ -329,6 +366,29 @@ def test_convert_writes_it_with_a_certificate_and_a_tokeniser_that_knows(checkpo
     assert hf.AutoTokenizer.from_pretrained(out)("so long")["input_ids"]
     long = "a long text " * 60
     assert len(af.open_kit(out).tokenizer.encode(long)) > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "mixer"),
+    [
+        ("bert-choice", Window(8, 8)),
+        ("bert-mlm", Full()),
+        ("led", Window(8, 8)),  # whose own windows are narrower: a text within both
+        ("bert-mlm", BlockSparse(2, 1)),
+    ],
+    ids=str,
+)
+def test_other_heads_and_mixers_are_certified_too(name, mixer, checkpoint, tmp_path):  # noqa: F811
+    certificate = convert(checkpoint(name), tmp_path / "out", length=128, mixer=mixer)
+    assert certificate["sound"] is True
+
+
+def test_what_is_another_function_gets_no_certificate(checkpoint, tmp_path):  # noqa: F811
+    with pytest.raises(
+        ConfigError, match=r"something else .* af\.lengthen\(model, length, mixer\)"
+    ):
+        convert(checkpoint("bert-mlm"), tmp_path / "out", length=64, mixer=Features("elu"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_mixer_without_a_length_is_refused(checkpoint, tmp_path):  # noqa: F811

@@ -45,6 +45,7 @@ CALLS = {
     "classify": lambda kit: af.classify(kit, "x"),
     "tag": lambda kit: af.tag(kit, "x"),
     "answer": lambda kit: af.answer(kit, "x", "y"),
+    "choose": lambda kit: af.choose(kit, "x", ["y", "z"]),
     "generate": lambda kit: af.tasks.generate(kit, "x"),
     "translate": lambda kit: af.translate(kit, "x"),
     "summarise": lambda kit: af.summarise(kit, "x"),
@@ -87,11 +88,13 @@ def test_groups_hold_texts_of_like_length_within_the_budget():
 
 
 @pytest.mark.parametrize(
-    "name", ["bert-mlm", "bert-class", "bert-ner", "bert-qa", "bert-bare", "gpt2"]
+    "name",
+    ["bert-mlm", "bert-class", "bert-ner", "bert-qa", "bert-choice", "bert-bare", "gpt2"],
 )
 def test_a_wrong_head_says_what_the_checkpoint_can(checkpoint, name):  # noqa: F811
     kit = open_kit(checkpoint(name))
     does = {"bert-mlm": "fill", "bert-class": "classify", "bert-ner": "tag", "bert-qa": "answer"}
+    does["bert-choice"] = "choose"
     can = does.get(name, "embed" if name == "bert-bare" else "generate")
     for verb, call in CALLS.items():
         if verb == can:

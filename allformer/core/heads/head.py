@@ -48,8 +48,10 @@ class Head(nn.Module):
     `reads_first`: it reads the first column, padding or not. `reads_padding`: with targets, or
     if it has none, it reads every column. `front`: of each row it reads so many of the first
     tokens and nothing else; None: more. `writes`: what it gives is text, so the decoder of an
-    encoder-decoder reads what was written, not the input again. `reads_layers`: in training it
-    reads the states after each layer too; `reads_entries`: it always reads what enters each layer.
+    encoder-decoder reads what was written, not the input again. `chooses`: it scores texts, of
+    which several belong together, and a caller may give questions × choices × tokens.
+    `reads_layers`: in training it reads the states after each layer too; `reads_entries`: it always
+    reads what enters each layer.
     """
 
     gives: tuple[str, ...] = ("logits",)
@@ -58,6 +60,7 @@ class Head(nn.Module):
     reads_padding = False
     front: int | None = None
     writes = False
+    chooses = False
     reads_layers = False
     reads_entries = False
 

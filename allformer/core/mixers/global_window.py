@@ -94,7 +94,7 @@ class GlobalWindow(Mixer):
         Asked on a CPU alone: a GPU would have to be waited for."""
         super().check(inputs, shape, stack, head, prefix)
         ids = inputs.get("input_ids")
-        if MARKS in inputs or ids is None or not _answers(head) or ids.device.type != "cpu":
+        if MARKS in inputs or ids is None or not _asks(head) or ids.device.type != "cpu":
             return
         counts = (ids == _separator(stack)).sum(1)
         if not torch.compiler.is_compiling() and bool((counts < 2).any()):
@@ -291,12 +291,15 @@ def _marks(scene: Scene) -> Tensor | None:
     if any(isinstance(x, config.ClassHead) and x.at in READS_FIRST for x in _heads(scene.head)):
         return place == 0
     ids = scene.inputs.get("input_ids")
-    if not _answers(scene.head) or ids is None:
+    if not _asks(scene.head) or ids is None:
         return None
     assert scene.stack is not None
     ends = scene.query.to_grid(ids) == _separator(scene.stack)
     first = ends.int().argmax(1, keepdim=True)  # 0 where there is none
-    return place < first
+    if not _chooses(scene.head):
+        return place < first
+    # What follows the question: behind its separator, and RoBERTa's second one.
+    return place > first + ends.gather(1, (first + 1).clamp_max(width - 1))
 
 
 READS_FIRST = ("first", "pool")
@@ -306,8 +309,13 @@ def _heads(head: config.Head | None) -> list[config.Head]:
     return list(config.heads_of(head))
 
 
-def _answers(head: config.Head | None) -> bool:
-    return any(isinstance(x, config.SpanHead) for x in _heads(head))
+def _asks(head: config.Head | None) -> bool:
+    """Whether a question stands before what is read."""
+    return any(isinstance(x, config.SpanHead) for x in _heads(head)) or _chooses(head)
+
+
+def _chooses(head: config.Head | None) -> bool:
+    return any(isinstance(x, config.ChoiceHead) for x in _heads(head))
 
 
 def _separator(stack: config.Stack) -> int:

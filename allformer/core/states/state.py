@@ -14,7 +14,7 @@ from torch import Tensor
 
 from allformer.core.layout import Ahead, Grid
 from allformer.core.places import Places
-from allformer.errors import GenerationError
+from allformer.errors import ConfigError, GenerationError
 
 if TYPE_CHECKING:
     from allformer.core.states.paths import Paths
@@ -107,6 +107,7 @@ class Cache:
     # many learned tokens were read first, which `length` does not count.
     before: Callable[[int], Ahead] | None = None
     learned = 0
+    rows: int | None = None  # of the calls that it was given to; None: none yet
 
     def __init__(self, states: Iterable[State], room: int | None = None) -> None:
         self.layers = [LayerState(state) for state in states]
@@ -115,6 +116,15 @@ class Cache:
 
     def __getitem__(self, layer: int) -> LayerState:
         return self.layers[layer]
+
+    def hold(self, rows: int) -> None:
+        """Refuse a call of other rows than those that are remembered."""
+        if self.rows not in (None, rows):
+            raise ConfigError(
+                f"what is remembered (cache, mems) has {self.rows} rows, but the input {rows}; "
+                f"give as many, or begin anew: model.new_cache()"
+            )
+        self.rows = rows
 
     def grid(self, rows: int, width: int, keep: Tensor | None) -> Grid:
         """The layout of `width` new tokens behind what is cached."""
@@ -143,6 +153,7 @@ class Cache:
     @torch.no_grad()
     def select(self, rows: Tensor, cross: bool = False) -> None:
         """Reorder the rows of every layer; `cross=True` when the source rows change as well."""
+        self.rows = None  # there may be more or fewer
         for layer in self.layers:
             layer.own.select(rows)
             if cross:
