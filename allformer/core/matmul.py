@@ -1,7 +1,7 @@
 """x Wᵀ + b, by the faster of torch's two CPU kernels.
 
 On a CPU in fp32 torch hands matrix products to MKL, which is at home on Intel's processors. On
-AMD's, oneDNN, which is inside torch as well, is faster for all but small matrices (docs/results.md,
+AMD's, oneDNN, which is inside torch as well, is faster for all but small products (docs/results.md,
 "One matrix product on a CPU"), but its operator has no derivative and is unknown to transforms. So
 it serves there where only the result is wanted.
 """
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-LARGE = 1 << 19  # weights from which oneDNN wins: below, what calling it costs is not won back
+LARGE = 1 << 22  # rows × weights from which oneDNN wins: below, its call costs more than it saves
 MANY = 16  # rows: for fewer, MKL's one thread is no slower when the other cores are busy
 
 
@@ -41,14 +41,15 @@ _onednn = _find_onednn()
 
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x … K, weight N K, bias N → … N, all of one dtype."""
-    large = weight.numel() >= LARGE and x.numel() >= MANY * weight.shape[1]
-    if large and _onednn is not None and _only_result(x, weight):
+    outputs, inputs = weight.shape
+    large = x.numel() * outputs >= LARGE and x.numel() >= MANY * inputs
+    if large and _onednn is not None and only_result(x, weight):
         out: Tensor = _onednn(x, weight, bias, "none", [], "")
         return out
     return F.linear(x, weight, bias)
 
 
-def _only_result(x: Tensor, weight: Tensor) -> bool:
+def only_result(x: Tensor, weight: Tensor) -> bool:
     """True for plain fp32 on a CPU when nobody differentiates, transforms, compiles or watches."""
     return (
         x.dtype == weight.dtype == torch.float32

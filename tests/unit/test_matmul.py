@@ -84,14 +84,15 @@ def test_watchers_and_transforms_see_the_usual_operator(calls: list[str]) -> Non
 
 
 @needs_onednn
-def test_small_matrices_and_few_rows_keep_torchs_choice(calls: list[str]) -> None:
+def test_small_products_and_few_rows_keep_torchs_choice(calls: list[str]) -> None:
     with torch.no_grad():
-        Linear(64, 64)(torch.randn(99, 64))
-        large = Linear(1024, LARGE // 1024)
+        small, large = Linear(64, 64), Linear(1024, LARGE // 1024 // MANY)
+        small(torch.randn(LARGE // 64**2 - 1, 64))
         large(torch.randn(MANY - 1, 1024))
         assert calls == []
+        small(torch.randn(LARGE // 64**2, 64))  # of many rows it is a large one
         large(torch.randn(MANY, 1024))
-    assert calls == ["oneDNN"]
+    assert calls == ["oneDNN"] * 2
 
 
 @needs_onednn

@@ -9,6 +9,7 @@ from torch import Tensor
 from allformer.core.compiling import constant
 from allformer.core.fused import prepared
 from allformer.core.kernels.kernel import Case, Plan
+from allformer.core.kernels.whole import whole_rows, whole_serves
 from allformer.core.look import Look
 
 FEW = 16  # queries of a head: those of a step, beams among them
@@ -16,7 +17,7 @@ FEW = 16  # queries of a head: those of a step, beams among them
 
 class SDPA:
     """`F.scaled_dot_product_attention`; training on an H100 or later, cuDNN's kernel of the same,
-    which torch would choose last."""
+    which torch would choose last; of whole rows on a CPU a compiled one."""
 
     ragged = False
     whole = False
@@ -31,6 +32,8 @@ class SDPA:
         assert look is not None
         if _cudnn_serves(q, k, look, dropout):
             return _cudnn(q, k, v, look.causal, scale)
+        if whole_serves(q, k, look, dropout):
+            return whole_rows(q, k, v, scale)
         mask = look.merged if look.bias is None or look.merged is None else look.merged.to(q.dtype)
         shape, gqa = q.shape, q.shape[1] != k.shape[1]
         if gqa and mask is not None and q.shape[2] <= FEW:

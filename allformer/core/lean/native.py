@@ -1,23 +1,15 @@
-"""`few.c`, compiled by the machine's own compiler the first time that it is wanted, if it has one.
+"""`few.c`, compiled as `core/library.py` does it, where there is a compiler.
 
     few = find_few()                            # None: torch's products serve
     few.fp32(x, weight, bias)                   # … K → … N
     few.int8(x, weight, scale, sums, bias)
 
-The library is kept in the user's cache (XDG_CACHE_HOME, ~/.cache), under a name that depends on the
-source, the compiler and the processor. ALLFORMER_NATIVE=0 leaves it alone. Whatever goes wrong
-(no compiler, no room, an answer that is not torch's) means None.
+Whatever goes wrong (no compiler, no room, an answer that is not torch's) means None.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -26,14 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from allformer.core.library import FAILURES, open_library
+
 SOURCE = Path(__file__).with_name("few.c")
 ROWS = 8  # few.c takes no more
 LANES = 16  # a head's size is a multiple of it
 STEP = 64  # K is a multiple of it
 LARGE = 1 << 18  # weights from which it is worth asking for
-_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
-          "-fopenmp", "-shared", "-fPIC")  # fmt: skip
-_PATIENCE = 60  # seconds: a compiler takes two
 
 
 class Heads(NamedTuple):
@@ -48,8 +39,7 @@ class Heads(NamedTuple):
 class Few:
     """The functions of a compiled `few.c`."""
 
-    def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
+    def __init__(self, library: ctypes.CDLL) -> None:
         pointer, number = ctypes.c_void_p, ctypes.c_long
         self._fp32, self._int8 = library.few_fp32, library.few_int8
         self._fp32.argtypes, self._fp32.restype = [pointer] * 5 + [number] * 4, None
@@ -135,12 +125,10 @@ class Few:
 @cache
 def find_few() -> Few | None:
     """The compiled functions, or None where there is no compiler."""
-    if os.environ.get("ALLFORMER_NATIVE") == "0" or platform.system() != "Linux":
-        return None
     try:
-        few = Few(_built())
+        few = Few(open_library(SOURCE))
         return few if _right(few) else None
-    except (OSError, subprocess.SubprocessError, AttributeError):
+    except FAILURES:
         return None
 
 
@@ -164,34 +152,6 @@ def in_order(x: Tensor) -> Tensor:
 def _step(x: Tensor) -> int:
     """How far the parts of A M … lie apart; an axis of one says nothing of it."""
     return x.stride(0) if x.shape[1] == 1 else x.stride(1)
-
-
-def _built() -> Path:
-    """The library's file, compiled if it is not there."""
-    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
-    if compiler is None:
-        raise OSError("no compiler")
-    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=_PATIENCE)
-    told = [SOURCE.read_bytes(), version.stdout, " ".join(_FLAGS).encode(), _processor()]
-    name = hashlib.sha256(b"\0".join(told)).hexdigest()[:16]
-    cached = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(cached) / "allformer"
-    path = folder / f"few-{name}.so"
-    if not path.exists():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as room:  # others may compile it as well
-            made = Path(room) / path.name
-            command = [compiler, *_FLAGS, "-o", str(made), str(SOURCE), "-lm"]
-            subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE)
-            made.replace(path)
-    return path
-
-
-def _processor() -> bytes:
-    """What the processor can do: a home may be shared by several machines."""
-    told = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    kinds = ("model name", "flags", "Features")
-    return "\n".join(sorted({line for line in told if line.startswith(kinds)})).encode()
 
 
 def _right(few: Few) -> bool:

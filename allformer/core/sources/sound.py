@@ -94,7 +94,8 @@ class Sound(Source):
     def vectors(self, side: Side) -> Tensor:
         frames = self._hide(side.inputs["input_features"], side.inputs.get("attention_mask"))
         x = tap(self, "first", F.gelu(self.first(frames)))  # B D F
-        return tap(self, "frames", F.gelu(self.second(x)).transpose(1, 2))  # B T D
+        # In order: else every layer's sums would lie as these do, and every norm would copy them.
+        return tap(self, "frames", F.gelu(self.second(x)).transpose(1, 2).contiguous())  # B T D
 
     def _hide(self, frames: Tensor, mask: Tensor | None) -> Tensor:
         """In training, zeros in some spans of frames and of mel bins."""
