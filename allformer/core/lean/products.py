@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.int8 import Int8, Int8Few
-from allformer.core.lean.native import ROWS, Few, few_for
+from allformer.core.lean.native import LARGE, ROWS, Few, few_for
 from allformer.core.linear import Fused, Linear
+from allformer.core.matmul import matmul, onednn_is_faster
 from allformer.core.precision import cast
 
 Product = Callable[[Tensor], Tensor]
@@ -33,8 +33,9 @@ class Times:
         self.weight, self.bias = weight, bias
         self.few = few_for(weight)
         half = weight.dtype == torch.bfloat16  # of which MKL's product of few rows is slow
-        self.least = 1 if half else MANY
-        self.packs = copies and (half or len(weight) >= WIDE) and _packs(weight)
+        slow = onednn_is_faster() and weight.numel() >= LARGE  # MKL's, of any rows
+        self.least = 1 if half else ROWS + 1 if slow else MANY
+        self.packs = copies and (half or slow or len(weight) >= WIDE) and _packs(weight)
         self.calls, self.packed = 0, weight
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ class Times:
             return self.few.fp32(x, self.weight, self.bias)
         if self.packs and rows >= self.least:
             return self._many(x)
-        return F.linear(x, self.weight, self.bias)
+        return matmul(x, self.weight, self.bias)
 
     def onto(self, x: Tensor, y: Tensor) -> Tensor:
         """y + x Wᵀ + b."""
@@ -57,7 +58,7 @@ class Times:
         if self.calls == PAYS:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 2 * MANY)
         if self.calls < PAYS:
-            return F.linear(x, self.weight, self.bias)
+            return matmul(x, self.weight, self.bias)
         y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return y
 
