@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from allformer.generate.best_sums import best_sums, serves
 from allformer.generate.largest import largest
 from allformer.generate.processors import Suppress
 from allformer.generate.request import Generated, Kept, Request, first_step
@@ -78,24 +79,10 @@ def search_beams(stepper: Stepper, state: State, ids: Tensor, request: Request) 
     running.score = torch.where(torch.arange(beams, device=device) == 0, 0.0, running.score)
     results: list[tuple[Tensor, Beams]] = []  # rows of the caller's, and what they have found
     kept = Kept(request, rows, beams)
-    # Whether somebody else may have the scores: whoever asked for them, or a processor of theirs.
-    ours = all(isinstance(each, Suppress) for each in request.processors)
-    shared = request.keep_scores or not ours
+    candidates = _Candidates(request, kept)
     while True:
         length = rows.steps + 1
-        flat = running.ids.flatten(0, 1)
-        whose = rows.here.repeat_interleave(beams)
-        logp = request.process(flat, logits.log_softmax(-1), whose, own=True)
-        kept.add(logits, logp)
-        sums = logp.view(-1, beams, vocab)
-        add = sums.add if shared else sums.add_
-        sums = add(running.score[..., None]).flatten(1)  # B K·V
-        if request.draw is None:
-            best, where = largest(sums, count)  # B C
-            rank = best
-        else:
-            where, rank = request.draw(sums, rows.here, count)
-            best = sums.gather(1, where)
+        best, where, rank = candidates(logits, running, rows.here, count)  # B C
         beam, token = where // vocab, where % vocab
         grown = running.pick(beam)  # B C
         grown.ids = torch.cat([grown.ids, token[..., None]], dim=2)
@@ -131,6 +118,43 @@ def search_beams(stepper: Stepper, state: State, ids: Tensor, request: Request) 
         request.draw.take_back(rows.steps - steps)
     found = _collect([*results, (rows.here, finished)], prompt, request)
     return kept.put(found, steps)
+
+
+class _Candidates:
+    """Which ways to go on are looked at: the best, or those that are drawn."""
+
+    def __init__(self, request: Request, kept: Kept) -> None:
+        self.request, self.kept = request, kept
+        r = request
+        # Whether somebody else may have the scores: whoever asked for them, or one of theirs.
+        ours = all(isinstance(each, Suppress) for each in r.processors)
+        self.shared = r.keep_scores or not ours
+        alone = r.draw is None and not (r.keep_logits or r.warps or r.renormalise)
+        self.short = alone and not self.shared  # nobody asks what all the others score
+
+    def __call__(
+        self, logits: Tensor, running: Beams, here: Tensor, count: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of logits B·K V: the sums of `count` candidates, where they stand among K·V, and numbers
+        that are NaN where a score was."""
+        request, beams = self.request, running.score.shape[1]
+        flat = running.ids.flatten(0, 1)
+        if self.short and serves(logits, count):
+            never = [each.now(flat) for each in request.processors if isinstance(each, Suppress)]
+            told = torch.cat(never) if never else flat.new_empty(0)
+            best, where = best_sums(logits, running.score, count, told)
+            return best, where, best
+        whose = here.repeat_interleave(beams)
+        logp = request.process(flat, logits.log_softmax(-1), whose, own=True)
+        self.kept.add(logits, logp)
+        sums = logp.view(-1, beams, logp.shape[-1])
+        add = sums.add if self.shared else sums.add_
+        sums = add(running.score[..., None]).flatten(1)  # B K·V
+        if request.draw is None:
+            best, where = largest(sums, count)
+            return best, where, best
+        where, rank = request.draw(sums, here, count)
+        return sums.gather(1, where), where, rank
 
 
 def _start(ids: Tensor, beams: int, dead: float, dtype: torch.dtype, trail: bool) -> Beams:

@@ -170,6 +170,10 @@ class Suppress:
     def __call__(self, ids: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
         return scores.index_fill(1, self.tokens, _NEVER) if self.when(ids.shape[1]) else scores
 
+    def now(self, ids: Tensor) -> Tensor:
+        """The tokens that are not said next."""
+        return self.tokens if self.when(ids.shape[1]) else self.tokens[:0]
+
     def put(self, ids: Tensor, scores: Tensor) -> None:
         """The same where the scores lie: a copy of a whole vocabulary takes longer than all else
         that is done to it."""

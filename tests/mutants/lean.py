@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.mutants.mutants import Mutant, bug
-from tests.unit import test_largest, test_lean, test_listener_speed
+from tests.unit import test_best_sums, test_largest, test_lean, test_listener_speed
 
 KILLERS: dict[str, Callable[[], None]] = {
     "lean decoder": test_listener_speed.check_lean,
@@ -18,10 +18,11 @@ KILLERS: dict[str, Callable[[], None]] = {
     "lean chunks": test_lean.check_chunks,
     "lean weights": test_lean.check_changed_weights,
     "largest": test_largest.check_largest,
+    "best sums": test_best_sums.check_best_sums,
 }
 HERE = "allformer.core.lean"
 CACHE, LAYER, PLACES = f"{HERE}.cache:LeanCache", f"{HERE}.layer", f"{HERE}.places"
-STEPPER = "allformer.generate.lean"
+STEPPER, SUMS = "allformer.generate.lean", "allformer.generate.best_sums"
 
 MUTANTS: list[Mutant] = [
     bug("lean queries are not scaled", "attention over sound is too sharp", f"{LAYER}:attend",
@@ -58,4 +59,10 @@ MUTANTS: list[Mutant] = [
     bug("the best are sought in too few chunks", "beams go on from worse words",
         "allformer.generate.largest:largest", "tops.topk(count + 1, dim=1)", "tops.topk(2, dim=1)",
         "largest"),
+    bug("a forbidden word stands for its chunk", "better words of other beams are not looked at",
+        f"{SUMS}:_forbid", "tops[:, chunk] =", "unused =", "best sums"),
+    bug("scores of beams are forgotten", "every beam goes on alike", f"{SUMS}:_sums",
+        ".add_(score)", "", "best sums"),
+    bug("words of another beam", "a beam goes on with its neighbour's words", f"{SUMS}:best_sums",
+        "torch.arange(0, rows * beams, beams)", "torch.arange(0, rows)", "best sums"),
 ]  # fmt: skip

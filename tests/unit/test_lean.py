@@ -348,14 +348,15 @@ def close_bytes(mine: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 @few
+@pytest.mark.parametrize("size", [16, 64, 80])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("columns", [1, 16, 37])
-def test_compiled_attention_is_the_formula(columns: int, groups: int) -> None:
+def test_compiled_attention_is_the_formula(columns: int, groups: int, size: int) -> None:
     draw = torch.Generator().manual_seed(columns)
-    heads, (sources, new) = Heads(6, groups, 16, 0.3), (3, 2 - columns % 2)
-    q = torch.randn(sources, new, 10, 16, generator=draw)[:, :, :6] * 5
-    keys = torch.randn(sources, groups, columns + 9, 16, generator=draw)[:, :, :columns]
-    values = torch.randn(sources, groups, columns + 9, 16, generator=draw)
+    heads, (sources, new) = Heads(6, groups, size, 1.2 / size**0.5), (3, 2 - columns % 2)
+    q = torch.randn(sources, new, 10, size, generator=draw)[:, :, :6] * 5
+    keys = torch.randn(sources, groups, columns + 9, size, generator=draw)[:, :, :columns]
+    values = torch.randn(sources, groups, columns + 9, size, generator=draw)
     bias = torch.randn(sources * groups, 6 // groups * new, columns, generator=draw)
     bias[:, :, 1::3] = float("-inf")
     for added in (None, bias, bias[:, :1]):
@@ -415,6 +416,21 @@ def test_products_of_many_outputs_are_the_same_from_every_copy(
     for _ in range(products.PAYS + 2):  # before long from oneDNN's order
         torch.testing.assert_close(words(x), wanted, rtol=1e-4, atol=1e-4)
     assert words.calls == (0 if rows == 1 else products.PAYS + 2)
+
+
+def test_where_onednn_is_faster_it_has_a_copy_of_every_large_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(products, "LARGE", 1 << 11)
+    draw = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(40, 64, generator=draw), torch.randn(20, 64, generator=draw)
+    for faster in (True, False):
+        monkeypatch.setattr(products, "onednn_is_faster", lambda faster=faster: faster)
+        times = products.Times(weight, None)
+        for _ in range(products.PAYS):
+            torch.testing.assert_close(times(x), x @ weight.t(), rtol=1e-4, atol=1e-4)
+        assert (times.packed is not weight) == faster
+        assert not products.Times(weight, None, copies=False).packs
 
 
 def test_a_cache_is_empty_at_first_and_moves_nothing() -> None:

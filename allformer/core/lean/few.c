@@ -210,36 +210,80 @@ INLINE vec exponential(vec x) {
     return (vec)((ivec)grown & ~low);
 }
 
-/* softmax(q·k) v of one query over C keys and values of D each; s is room for C scores, rounded up to
-   whole vectors. */
-static void look(const float *q, const float *keys, const float *values, const float *bias, float *out,
-                 float *s, long D, long C, float scale) {
-    long end = (C + LANES - 1) / LANES * LANES;
-    float top = -INFINITY;
-    for (long c = 0; c < C; c++) {
-        vec sum = {0};
-        if (bias && bias[c] == -INFINITY) { /* another copy's column */
-            s[c] = bias[c];
-            continue;
-        }
-        for (long d = 0; d < D; d += LANES)
-            sum += *(const vec *)(q + d) * *(const vec *)(keys + c * D + d);
-        s[c] = total(sum) * scale + (bias ? bias[c] : 0);
-        top = s[c] > top ? s[c] : top;
+/* a + b, where lanes of both stand in turn, n at a time, each with its neighbours added */
+#define LANE(i, n) ((i) & (n) ? (i) - (n) + LANES : (i))
+#define EACH(n, more)                                                                              \
+    LANE(0, n) + more, LANE(1, n) + more, LANE(2, n) + more, LANE(3, n) + more, LANE(4, n) + more, \
+    LANE(5, n) + more, LANE(6, n) + more, LANE(7, n) + more, LANE(8, n) + more, LANE(9, n) + more, \
+    LANE(10, n) + more, LANE(11, n) + more, LANE(12, n) + more, LANE(13, n) + more,                \
+    LANE(14, n) + more, LANE(15, n) + more
+#define MIX(a, b, n)                                                                               \
+    (__builtin_shufflevector(a, b, EACH(n, 0)) + __builtin_shufflevector(a, b, EACH(n, n)))
+
+/* the totals of sixteen vectors, side by side */
+INLINE vec totals(vec *v) {
+    for (int i = 0; i < 8; i++) v[i] = MIX(v[2 * i], v[2 * i + 1], 1);
+    for (int i = 0; i < 4; i++) v[i] = MIX(v[2 * i], v[2 * i + 1], 2);
+    for (int i = 0; i < 2; i++) v[i] = MIX(v[2 * i], v[2 * i + 1], 4);
+    return MIX(v[0], v[1], 8);
+}
+
+INLINE vec larger(vec a, vec b) {
+    ivec more = a > b;
+    return (vec)(((ivec)a & more) | ((ivec)b & ~more));
+}
+
+INLINE float highest(vec v) {
+    float top = v[0];
+    for (int i = 1; i < LANES; i++) top = v[i] > top ? v[i] : top;
+    return top;
+}
+
+/* The columns that a query sees, and the first of them again until vectors are whole. */
+INLINE long seen(const float *bias, int *at, long C) {
+    long n = 0;
+    for (long c = 0; c < C; c++) { /* others are another copy's, or padding */
+        at[n] = (int)c;
+        n += !bias || bias[c] != -INFINITY;
     }
-    for (long c = C; c < end; c++) s[c] = -INFINITY;
-    vec mass = {0};
-    for (long c = 0; c < end; c += LANES) {
-        vec part = exponential(*(vec *)(s + c) - top);
-        *(vec *)(s + c) = part;
+    for (long i = n; i % LANES; i++) at[i] = at[0];
+    return n;
+}
+
+/* softmax(q·k) v of one query over the n columns `at` of keys and values of D each; s is room for
+   their scores, rounded up to whole vectors. */
+INLINE void look(const float *q, const float *keys, const float *values, const float *bias, const int *at,
+                 float *out, float *s, const long D, long n, float scale) {
+    long end = (n + LANES - 1) / LANES * LANES;
+    vec tops = (vec){0} - INFINITY, mass = {0};
+    for (long i = 0; i < end; i += LANES) {
+        vec sums[LANES];
+        for (int j = 0; j < LANES; j++) {
+            const float *key = keys + at[i + j] * D;
+            sums[j] = *(const vec *)q * *(const vec *)key;
+            for (long d = LANES; d < D; d += LANES) sums[j] += *(const vec *)(q + d) * *(const vec *)(key + d);
+        }
+        *(vec *)(s + i) = totals(sums) * scale;
+        if (bias)
+            for (int j = 0; j < LANES; j++) s[i + j] += bias[at[i + j]];
+        tops = larger(*(vec *)(s + i), tops); /* what stands there again changes nothing */
+    }
+    float top = highest(tops);
+    for (long i = n; i < end; i++) s[i] = -INFINITY;
+    for (long i = 0; i < end; i += LANES) {
+        vec part = exponential(*(vec *)(s + i) - top);
+        *(vec *)(s + i) = part;
         mass += part;
     }
     float all = 1 / total(mass);
-    for (long d = 0; d < D; d += LANES) {
-        vec sum = {0};
-        for (long c = 0; c < C; c++)
-            if (s[c] != 0) sum += s[c] * *(const vec *)(values + c * D + d);
-        *(vec *)(out + d) = sum * all;
+    for (long d = 0; d < D; d += 4 * LANES) { /* sums of odd and of even columns: none waits long */
+        vec sums[2][4] = {0};
+        const int parts = D - d < 4 * LANES ? (int)((D - d) / LANES) : 4;
+        for (long i = 0; i < end; i += 2)
+            for (int odd = 0; odd < 2; odd++)
+                for (int k = 0; k < parts; k++)
+                    sums[odd][k] += s[i + odd] * *(const vec *)(values + at[i + odd] * D + d + k * LANES);
+        for (int k = 0; k < parts; k++) *(vec *)(out + d + k * LANES) = (sums[0][k] + sums[1][k]) * all;
     }
 }
 
@@ -253,12 +297,20 @@ void few_look(const float *q, const float *keys, const float *values, const floa
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long i = 0; i < A * G; i++) {
         float s[wide];
+        int at[wide + 1];
+        const float *k = keys + i * room * D, *v = values + i * room * D;
+        long n = 0;
         for (long j = 0; j < J; j++)
             for (long m = 0; m < M; m++) {
                 long row = i / G * M + m, head = i % G * J + j;
                 const float *mine = bias ? bias + (alike ? i : i * J * M + j * M + m) * C : 0;
-                look(q + row * step + head * D, keys + i * room * D, values + i * room * D, mine,
-                     out + (row * H + head) * D, s, D, C, scale);
+                if ((bias && !alike) || j + m == 0) n = seen(mine, at, C);
+                const float *asks = q + row * step + head * D;
+                float *to = out + (row * H + head) * D;
+                if (D == 64)
+                    look(asks, k, v, mine, at, to, s, 64, n, scale);
+                else
+                    look(asks, k, v, mine, at, to, s, D, n, scale);
             }
     }
 }
@@ -273,4 +325,32 @@ void few_keep(const float *k, const float *v, float *keys, float *values, long A
             __builtin_memcpy(keys + to, k + row * kstep + head, D * sizeof(float));
             __builtin_memcpy(values + to, v + row * vstep + head, D * sizeof(float));
         }
+}
+
+/* Of each row of x, R V: the largest of each `WIDE` numbers in order, R P; the largest of all, R; and
+   log Σ e^(x − largest), R. */
+#define WIDE 64
+INLINE vec top_of(const float *x) {
+    const vec *v = (const vec *)x;
+    return larger(larger(v[0], v[1]), larger(v[2], v[3]));
+}
+
+void few_tops(const float *x, float *tops, float *top, float *mass, long R, long V, long threads) {
+    long whole = V / WIDE, P = (V + WIDE - 1) / WIDE;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (long r = 0; r < R; r++) {
+        const float *row = x + r * V;
+        float rest[WIDE], *mine = tops + r * P, high = -INFINITY;
+        for (int i = 0; i < WIDE; i++) rest[i] = whole * WIDE + i < V ? row[whole * WIDE + i] : -INFINITY;
+        for (long p = 0; p < P; p++) {
+            mine[p] = highest(top_of(p < whole ? row + p * WIDE : rest));
+            high = mine[p] > high ? mine[p] : high;
+        }
+        vec sums[4] = {0};
+        for (long p = 0; p < P; p++)
+            for (int i = 0; i < 4; i++)
+                sums[i] += exponential(((const vec *)(p < whole ? row + p * WIDE : rest))[i] - high);
+        top[r] = high;
+        mass[r] = logf(total((sums[0] + sums[1]) + (sums[2] + sums[3])));
+    }
 }

@@ -24,6 +24,7 @@ SOURCE = Path(__file__).with_name("few.c")
 ROWS = 8  # few.c takes no more
 LANES = 16  # a head's size is a multiple of it
 STEP = 64  # K is a multiple of it
+WIDE = 64  # numbers of which the largest is found together
 LARGE = 1 << 18  # weights from which it is worth asking for
 
 
@@ -50,7 +51,9 @@ class Few:
         self._look, self._keep = library.few_look, library.few_keep
         self._look.argtypes = [pointer] * 5 + [number] * 9 + [ctypes.c_float, number]
         self._keep.argtypes = [pointer] * 4 + [number] * 8
-        self._look.restype = self._keep.restype = None
+        self._tops = library.few_tops
+        self._tops.argtypes = [pointer] * 4 + [number] * 3
+        self._look.restype = self._keep.restype = self._tops.restype = None
 
     def fp32(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, add: Tensor | None = None
@@ -121,6 +124,17 @@ class Few:
             size, past, keys.shape[2], _step(k), _step(v),
         )  # fmt: skip
 
+    def tops(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x R V: the largest of each `WIDE` in order, R P; of all, R 1; log Σ e^(x − that), R 1."""
+        x = x.contiguous()
+        rows, wide = x.shape
+        tops, top, mass = (x.new_empty(rows, n) for n in (-(-wide // WIDE), 1, 1))
+        self._tops(
+            x.data_ptr(), tops.data_ptr(), top.data_ptr(), mass.data_ptr(), rows, wide,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return tops, top, mass
+
 
 @cache
 def find_few() -> Few | None:
@@ -170,4 +184,9 @@ def _right(few: Few) -> bool:
     q, keys, values = (torch.randn(1, 2, 2, 16, generator=draw) for _ in range(3))
     found = few.look(q, keys, values, None, Heads(2, 2, 16, 0.5))
     wanted = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, scale=0.5)
-    return torch.allclose(found, wanted.transpose(1, 2).flatten(2), atol=1e-4)
+    if not torch.allclose(found, wanted.transpose(1, 2).flatten(2), atol=1e-4):
+        return False
+    x = torch.randn(2, 3 * WIDE, generator=draw)
+    tops, top, mass = few.tops(x)
+    alike = torch.allclose(top + mass, x.logsumexp(1, keepdim=True), atol=1e-4)
+    return alike and torch.equal(tops, x.view(2, -1, WIDE).amax(2))

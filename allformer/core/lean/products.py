@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from allformer.core.int8 import Int8, Int8Few
-from allformer.core.lean.native import ROWS, Few, few_for
+from allformer.core.lean.native import LARGE, ROWS, Few, few_for
 from allformer.core.linear import Fused, Linear
-from allformer.core.matmul import matmul
+from allformer.core.matmul import matmul, onednn_is_faster
 from allformer.core.precision import cast
 
 Product = Callable[[Tensor], Tensor]
@@ -33,8 +33,9 @@ class Times:
         self.weight, self.bias = weight, bias
         self.few = few_for(weight)
         half = weight.dtype == torch.bfloat16  # of which MKL's product of few rows is slow
-        self.least = 1 if half else MANY
-        self.packs = copies and (half or len(weight) >= WIDE) and _packs(weight)
+        slow = onednn_is_faster() and weight.numel() >= LARGE  # MKL's, of any rows
+        self.least = 1 if half else ROWS + 1 if slow else MANY
+        self.packs = copies and (half or slow or len(weight) >= WIDE) and _packs(weight)
         self.calls, self.packed = 0, weight
 
     def __call__(self, x: Tensor) -> Tensor:
