@@ -1,0 +1,132 @@
+"""Bugs that a second round of models from elsewhere showed, each beside the sound model: what
+distances add to scores, values repeated in another order than keys, caches behind padding, masks
+that fit as many rows as heads, a layer that reads the target for the source; and two sound models
+that were taken for wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from allformer.auditor import audit
+
+V, D, H = 53, 32, 4
+ALIBI = tuple(2.0 ** -(2 * h) for h in range(1, H + 1))
+
+
+def caught(model, check, kind="decoder", **more):
+    report = audit(model, kind=kind, vocab=V, only=[check], **more)
+    return [f.evidence for f in report.findings]
+
+
+class Attention(nn.Module):
+    """Grouped keys; `bias` H T S is added to the scores; `wrong` values in another order."""
+
+    def __init__(self, groups=H, wrong=False):
+        super().__init__()
+        self.q, self.o = nn.Linear(D, D), nn.Linear(D, D)
+        self.k, self.v = (nn.Linear(D, groups * D // H) for _ in "kv")
+        self.groups, self.wrong = groups, wrong
+
+    def forward(self, x, open_, bias=0.0, past=None, memory=None):
+        b, t, _ = x.shape
+        y = x if memory is None else memory
+        q = self.q(x).view(b, t, H, -1).transpose(1, 2)
+        k, v = (m(y).view(b, y.shape[1], self.groups, -1).transpose(1, 2) for m in (self.k, self.v))
+        if past:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        kept = (k, v)
+        times = H // self.groups
+        k = k.repeat_interleave(times, 1)
+        v = v.repeat(1, times, 1, 1) if self.wrong else v.repeat_interleave(times, 1)
+        s = q @ k.mT * (D // H) ** -0.5 + bias
+        s = s.masked_fill(~open_, torch.finfo(s.dtype).min)
+        return self.o((s.softmax(-1) @ v).transpose(1, 2).reshape(b, t, D)), kept
+
+
+class Layer(nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.attention, self.one, self.two = attention, nn.LayerNorm(D), nn.LayerNorm(D)
+        self.feed = nn.Sequential(nn.Linear(D, 64), nn.GELU(), nn.Linear(64, D))
+
+    def forward(self, x, *rest, **more):
+        y, kept = self.attention(self.one(x), *rest, **more)
+        x = x + y
+        return x + self.feed(self.two(x)), kept
+
+
+class Stack(nn.Module):
+    def __init__(self, layers=2, **options):
+        super().__init__()
+        self.words, self.norm = nn.Embedding(V, D), nn.LayerNorm(D)
+        self.layers = nn.ModuleList(Layer(Attention(**options)) for _ in range(layers))
+        self.head = nn.Linear(D, V)
+
+    def end(self, x):
+        return self.head(self.norm(x))
+
+
+# --- sound models ---------------------------------------------------------------------------------
+
+
+class Unit(nn.Module):
+    """Queries and keys of length √d, written as a direction times √d; `times` is the scale."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.qkv, self.out, self.times = nn.Linear(D, 3 * D), nn.Linear(D, D), times
+
+    def forward(self, x):
+        q, k, v = (z.unflatten(-1, (H, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
+        q, k = (F.normalize(z, dim=-1) * (D // H) ** 0.5 for z in (q, k))
+        return self.out(((q @ k.mT * self.times).softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("times", [(D // H) ** -0.5, 1.0])
+def test_a_scale_of_what_is_normalised(times):
+    assert bool(caught(Unit(times), "attention.scale", "attention")) == (times == 1.0)
+
+
+class Latent(nn.Module):
+    """Queries and keys made in two steps: linear maps before the scores, none after."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.norm = nn.Linear(D, 20), nn.LayerNorm(20)
+        self.up, self.out = nn.Linear(20, 3 * D), nn.Linear(D, D)
+
+    def forward(self, x):
+        parts = self.up(self.norm(self.down(x))).chunk(3, -1)
+        q, k, v = (z.unflatten(-1, (H, -1)).transpose(1, 2) for z in parts)
+        return self.out(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        )
+
+
+class Loose(nn.Module):
+    """Lists of parts instead of blocks; `bare`: nothing goes around them."""
+
+    def __init__(self, bare):
+        super().__init__()
+        self.words, self.head, self.bare = nn.Embedding(V, D), nn.Linear(D, V), bare
+        self.mix, self.norms = nn.ModuleList(), nn.ModuleList()
+        self.feed = nn.ModuleList()
+        for _ in range(2):
+            self.mix.append(Latent())
+            self.norms.append(nn.LayerNorm(D))
+            self.feed.append(nn.Sequential(nn.Linear(D, 64), nn.GELU(), nn.Linear(64, D)))
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for norm, mix, feed in zip(self.norms, self.mix, self.feed, strict=True):
+            x = mix(norm(x)) + (0 if self.bare else x)
+            x = x + feed(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_a_latent_attention_is_no_block_of_its_own(bare):
+    assert bool(caught(Loose(bare), "residual.missing")) == bare
