@@ -69,6 +69,47 @@ class Stack(nn.Module):
         return self.head(self.norm(x))
 
 
+# --- an encoder and a decoder ---------------------------------------------------------------------
+
+
+class Both(nn.Module):
+    """Padding is id 0; `mixed`: of as many rows as heads each head has the mask of one row."""
+
+    def __init__(self, mixed=False, deaf=False):
+        super().__init__()
+        self.words, self.head = nn.Embedding(V, D, padding_idx=0), nn.Linear(D, V)
+        self.places = nn.Embedding(40, D)
+        self.reads, self.own, self.across = (
+            nn.ModuleList(Layer(Attention()) for _ in range(2)) for _ in range(3)
+        )
+        self.mixed, self.deaf = mixed, deaf
+
+    def forward(self, src, tgt):
+        keep = (src != 0)[:, None, None]
+        keep = keep.transpose(0, 1) if self.mixed and len(src) == H else keep
+        memory, x = (self.words(z) + self.places(torch.arange(z.shape[1])) for z in (src, tgt))
+        for layer in self.reads:
+            memory, _ = layer(memory, keep)
+        at = torch.arange(tgt.shape[1])
+        causal = at[:, None] >= at
+        for i, (own, across) in enumerate(zip(self.own, self.across, strict=True)):
+            x, _ = own(x, causal)
+            deaf = self.deaf and i == 1
+            x, _ = across(x, causal, memory=x) if deaf else across(x, keep, memory=memory)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_a_mask_of_the_padding_id_that_lies_along_the_heads(mixed):
+    assert bool(caught(Both(mixed), "batch.mixing", "seq2seq")) == mixed
+
+
+@pytest.mark.parametrize("deaf", [True, False])
+def test_a_layer_that_reads_the_target_where_the_others_read_the_source(deaf):
+    found = caught(Both(deaf=deaf), "cross.unread", "seq2seq")
+    assert "which stands where that one does in another layer" in found[0] if deaf else not found
+
+
 # --- sound models ---------------------------------------------------------------------------------
 
 
