@@ -5,6 +5,8 @@ that were taken for wrong."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -67,6 +69,46 @@ class Stack(nn.Module):
 
     def end(self, x):
         return self.head(self.norm(x))
+
+
+# --- grouped values, caches -----------------------------------------------------------------------
+
+
+class Cached(Stack):
+    """Positions count real tokens; `bug` acts only when there is a past."""
+
+    def __init__(self, bug="", **options):
+        super().__init__(**options)
+        self.places, self.bug = nn.Embedding(40, D), bug
+
+    def forward(self, input_ids, attention_mask=None, past_key_values=None):
+        b, t = input_ids.shape
+        n = past_key_values[0][0].shape[2] if past_key_values else 0
+        keep = torch.ones(b, n + t) if attention_mask is None else attention_mask
+        where = (keep.long().cumsum(-1) - 1).clamp(min=0)[:, -t:]
+        if n and self.bug == "counts padding":
+            where = torch.arange(n, n + t).expand(b, t)
+        at = torch.arange(n + t)
+        open_ = (at[n:, None] >= at)[None, None] & keep.bool()[:, None, None]
+        if n and self.bug == "sees padding":
+            open_ = (at[n:, None] >= at)[None, None]
+        x, kept = self.words(input_ids) + self.places(where), []
+        for i, layer in enumerate(self.layers):
+            x, one = layer(x, open_, past=past_key_values[i] if past_key_values else None)
+            kept.append(one)
+        return SimpleNamespace(logits=self.end(x), past_key_values=tuple(kept))
+
+
+@pytest.mark.parametrize("bug", ["", "sees padding", "counts padding"])
+def test_padding_on_the_left_is_minded_by_later_steps_too(bug):
+    found = caught(Cached(bug), "cache.mismatch")
+    assert found[0].startswith("row 1 padded on the left: ") if bug else not found
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_values_repeated_in_another_order_than_keys(wrong):
+    found = caught(Cached(groups=2, wrong=wrong), "attention.grouped_order")
+    assert "read value heads [0, 1, 0, 1]" in found[0] if wrong else not found
 
 
 # --- an encoder and a decoder ---------------------------------------------------------------------
