@@ -71,6 +71,70 @@ class Stack(nn.Module):
         return self.head(self.norm(x))
 
 
+# --- what distances add ---------------------------------------------------------------------------
+
+
+class Alibi(Stack):
+    def __init__(self, slopes=ALIBI, across_rows=False):
+        super().__init__()
+        self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
+        self.across_rows = across_rows
+
+    def forward(self, input_ids):
+        b, t = input_ids.shape
+        at = torch.arange(t)
+        bias = -self.slopes[:, None, None] * (at[:, None] - at).abs()
+        if self.across_rows and b == H:
+            bias = bias[:, None]
+        x = self.words(input_ids)
+        for layer in self.layers:
+            x, _ = layer(x, at[:, None] >= at, bias)
+        return self.end(x)
+
+
+@pytest.mark.parametrize(
+    ("slopes", "says"),
+    [
+        (ALIBI, None),
+        (tuple(0.5 * s for s in ALIBI), None),
+        (tuple(-s for s in ALIBI), "the sign of ALiBi is wrong"),
+        ((1.0,) * H, "all heads have the slope 1"),
+        (tuple(1 / s for s in ALIBI), "at most 1"),
+    ],
+)
+def test_the_slopes_of_alibi(slopes, says):
+    found = caught(Alibi(slopes), "positions.bias")
+    assert (says is None and not found) or says in found[0]
+
+
+def test_a_bias_that_lies_along_the_rows_where_there_are_as_many_as_heads():
+    assert not caught(Alibi(), "positions.batch_axis")
+    assert caught(Alibi(across_rows=True), "positions.batch_axis")
+
+
+class Buckets(Stack):
+    """T5's table in an encoder."""
+
+    def __init__(self, both):
+        super().__init__()
+        self.table, self.both = nn.Embedding(17, H), both
+
+    def forward(self, input_ids):
+        at = torch.arange(input_ids.shape[1])
+        back = at[:, None] - at
+        cell = (back if self.both else back.clamp(min=0)).clamp(-8, 8) + 8
+        x = self.words(input_ids)
+        for layer in self.layers:
+            x, _ = layer(x, torch.ones_like(back).bool(), self.table(cell).permute(2, 0, 1))
+        return self.norm(x)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_table_for_one_side_in_an_encoder(both):
+    found = caught(Buckets(both), "positions.bias", "encoder")
+    assert not found if both else "all later keys have the same score" in found[0]
+
+
 # --- grouped values, caches -----------------------------------------------------------------------
 
 
