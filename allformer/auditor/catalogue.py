@@ -169,6 +169,12 @@ CATALOGUE: dict[str, Entry] = {
         ("Rotate q and k alike, v not at all, and use one layout for the pairs: halves with cat(f, f), or neighbours with repeat_interleave(f, 2).",  # noqa: E501
          "q 与 k 用同样方式旋转，v 不旋转，且布局一致：前后两半配 cat(f, f)，相邻成对配 repeat_interleave(f, 2)。"),  # noqa: E501
         _gh("huggingface/transformers", 25199)),
+    "positions.bias": Entry(
+        ("what distances add to the scores is wrong", "距离加到分数上的偏置不对"),
+        ("ALiBi favours what is near, each head with its own reach; a reversed sign favours what is far, and a one-sided table cannot tell what is later apart.",  # noqa: E501
+         "ALiBi 偏向近处，每个头的远近不同；符号反了就偏向远处，单侧的表分不清后面的词元。"),
+        ("Add −m_h·|i − j| with m_h = 2^(−8h/H); in an encoder use buckets for both sides (bidirectional=True).",  # noqa: E501
+         "加上 −m_h·|i − j|，m_h = 2^(−8h/H)；编码器中使用双侧的分桶（bidirectional=True）。")),
     "positions.buffer": Entry(
         ("a table is a plain tensor, not a buffer", "位置表是普通张量而不是 buffer"),
         (".to(device), .half() and state_dict pass it by: a crash on the GPU, or mixed dtypes.",

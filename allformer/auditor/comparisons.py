@@ -136,7 +136,7 @@ def _batch_single(ctx: Context) -> Pair:
 def _cached(ctx: Context) -> Pair:
     if ctx.kind == "encoder":
         raise NotApplicable("an encoder needs no cache")
-    whole, pieces = cached_outputs(ctx)
+    whole, pieces, _ = cached_outputs(ctx)
     return pieces, whole, EXACT, ""
 
 

@@ -50,6 +50,11 @@ class Context:
         """A copy with the user's own weights, in eval and in the loud copy's dtype."""
         return duplicate(self.module).to(self.call.dtype).eval()
 
+    def odd(self, said: str) -> None:
+        """Say once which legitimate oddity was found."""
+        if said not in self.found_profile:
+            self.found_profile.append(said)
+
     def run(self, batch: Batch, module: nn.Module | None = None) -> Tensor:
         """The output for a batch."""
         with torch.no_grad():
@@ -128,12 +133,16 @@ class Context:
         hidden = batch.content(side).masked_fill(~keep, self.call.pad or 0)
         return replace(batch, **{side: hidden})
 
+    def hideable(self, side: str) -> bool:
+        """Whether padding of a side can be said at all."""
+        named = self.call.pad is not None and not self.one.content(side).is_floating_point()
+        return self.call.side(side).keeps or named
+
     def with_hole(self, side: str) -> tuple[Batch, Tensor] | None:
         """`one` with two tokens of padding on a side, and which are real (1 T); None: no way."""
-        content = self.one.content(side)
-        named = self.call.pad is not None and not content.is_floating_point()
-        if not (self.call.side(side).keeps or named):
+        if not self.hideable(side):
             return None
+        content = self.one.content(side)
         keep = everything(content)
         keep[:, self.call.hole(side, content.shape[1])] = False
         return self.hidden(self.one, keep, side), keep

@@ -6,6 +6,7 @@ is expected of a check; it never silences one that finds something else.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from allformer.errors import AuditError
@@ -57,17 +58,19 @@ def t5_like(ctx: Context, sites: list[Site]) -> bool:
     """Unscaled everywhere, and somewhere a trained term is added to the scores: T5."""
     if any(abs(s.scale - 1) > 1e-6 for s in sites) or not any(s.learned_bias for s in sites):
         return False
-    said = "unscaled (as T5): scores get a trained position bias and no scale anywhere"
-    if said not in ctx.found_profile:
-        ctx.found_profile.append(said)
+    ctx.odd("unscaled (as T5): scores get a trained position bias and no scale anywhere")
     return True
 
 
 def cosine_attention(site: Site) -> bool:
-    """Queries and keys of one length each: their product is a cosine, whose scale is free."""
+    """Queries and keys of one length each: their product is a cosine, whose scale is free where
+    that length is 1; where both are normalised to √d_k, it is 1/√d_k however that was written."""
     q, k = site.q.norm(dim=-1), site.k.norm(dim=-1)
     flat = all(float(n.std() / (n.mean() + 1e-30)) < 1e-3 for n in (q, k) if n.numel() > 1)
-    return flat and abs(float(k.mean()) - 1) < 0.01
+    if not flat or abs(float(k.mean()) - 1) < 0.01:
+        return flat
+    after = site.scale / (site.q_tag.factor * site.k_tag.factor)  # of the product itself
+    return abs(float(q.mean() * k.mean()) * after / math.sqrt(site.q.shape[-1]) - 1) < 0.01
 
 
 def along_length(ctx: Context, site: Site) -> bool:
@@ -78,9 +81,7 @@ def along_length(ctx: Context, site: Site) -> bool:
     matrix = dict(ctx.module.named_parameters()).get(site.k_tag.weight)
     if matrix is None or matrix.ndim < 2 or matrix.shape[-2] != keys:
         return False
-    said = f"keys are projected along the length (as Linformer): {keys} for any text"
-    if said not in ctx.found_profile:
-        ctx.found_profile.append(said)
+    ctx.odd(f"keys are projected along the length (as Linformer): {keys} for any text")
     return True
 
 
@@ -92,9 +93,9 @@ def stated_scale(ctx: Context, site: Site) -> bool:
         if not named or isinstance(value, bool) or not isinstance(value, int | float):
             continue
         if value > 0 and min(abs(site.scale - value), abs(site.scale - value**-0.5)) < 1e-4:
-            said = f"scores are multiplied by {site.scale:.4g}: config.{field} = {value:g} says so"
-            if said not in ctx.found_profile:
-                ctx.found_profile.append(said)
+            ctx.odd(
+                f"scores are multiplied by {site.scale:.4g}: config.{field} = {value:g} says so"
+            )
             return True
     return False
 
@@ -103,7 +104,6 @@ def stated_family(ctx: Context) -> frozenset[str]:
     """The profiles of the family that the model's own config states, as if the user named it."""
     family = getattr(getattr(ctx.module, "config", None), "model_type", None)
     found = FAMILIES.get(family.replace("_", "-"), ()) if isinstance(family, str) else ()
-    said = f"{', '.join(found)}: config.model_type = {family!r} says so"
-    if found and said not in ctx.found_profile:
-        ctx.found_profile.append(said)
+    if found:
+        ctx.odd(f"{', '.join(found)}: config.model_type = {family!r} says so")
     return frozenset(found)

@@ -138,13 +138,8 @@ def _audit_module(
     report = Report(type(module).__name__, kind or "")
     ctx = _context(module, kind, build, profile, how)
     config_eos = getattr(getattr(module, "config", None), "eos_token_id", None)
-    ctx.eos = (
-        how["eos"]
-        if how["eos"] is not None
-        else config_eos
-        if isinstance(config_eos, int)
-        else None
-    )
+    stated = config_eos if isinstance(config_eos, int) else None
+    ctx.eos = stated if how["eos"] is None else how["eos"]
     report.kind, report.inferred = ctx.kind, ctx.call.notes
     ctx.call.budget.renew()
     nothing = blocker(ctx)

@@ -18,7 +18,11 @@ from allformer.config.base import (
 )  # fmt: skip
 from allformer.config.norm import Norm
 from allformer.config.position import Axial, Learned, Position, Sinusoidal, StoredSinusoids
-from allformer.config.relative import BucketBias, LinearScaling, Llama3Scaling, Relative, Rotary
+from allformer.config.relative import BucketBias, Relative
+from allformer.config.rotary import (
+    DynamicScaling, LinearScaling, Llama3Scaling, LongScaling, ProportionalScaling, Rotary, Scaling,
+    YarnScaling,
+)  # fmt: skip
 from allformer.config.xl import XLRelative
 from allformer.config.mixer import Full, Mixer, Window
 from allformer.config.block_sparse import BlockSparse
@@ -86,6 +90,7 @@ __all__ = [
     "Config",
     "Contrast",
     "DecoderOnly",
+    "DynamicScaling",
     "EncoderDecoder",
     "EncoderOnly",
     "Features",
@@ -104,6 +109,7 @@ __all__ = [
     "LinearScaling",
     "Llama3Scaling",
     "Local",
+    "LongScaling",
     "LowRank",
     "MaskHead",
     "MaskLoss",
@@ -122,6 +128,7 @@ __all__ = [
     "PretrainHead",
     "Probability",
     "Probe",
+    "ProportionalScaling",
     "Queries",
     "QueryMasks",
     "ReadingHead",
@@ -131,6 +138,7 @@ __all__ = [
     "Rotary",
     "RowMask",
     "Rule",
+    "Scaling",
     "SetDecoder",
     "SetLoss",
     "Several",
@@ -152,6 +160,7 @@ __all__ = [
     "VectorHead",
     "Window",
     "XLRelative",
+    "YarnScaling",
     "above",
     "choice",
     "config_from_json",

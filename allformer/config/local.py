@@ -9,7 +9,7 @@ from allformer.config.base import Natural, Positive
 from allformer.config.check import refuse
 from allformer.config.counting import Heads, Layers
 from allformer.config.mixer import Mixer
-from allformer.config.relative import Rotary
+from allformer.config.rotary import Rotary
 
 
 class Chunks(Protocol):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from allformer.config.base import Config, Positive
-from allformer.config.check import above, refuse
+from allformer.config.base import Positive
+from allformer.config.check import refuse
 from allformer.config.counting import Heads, Part, plain_line
 from allformer.config.position import Places
 
@@ -42,43 +42,6 @@ class Relative(Places, slot=True):
     def line(self, name: str, attention: Heads, dim: int) -> Part:
         """Its line in the count."""
         return plain_line(name, self.parameters(attention, dim))
-
-
-@dataclass(frozen=True)
-class LinearScaling(Config):
-    """Rotary positions divided by `factor`: a longer text is squeezed into the trained range."""
-
-    factor: Annotated[float, above(0, "try 2.0")]
-
-
-@dataclass(frozen=True)
-class Llama3Scaling(Config):
-    """LLaMA 3.1: slow frequencies are divided by `factor`, fast ones kept, a ramp between.
-
-    Fast: more than `high` turns within the `length` of pre-training; slow: fewer than `low`.
-    """
-
-    factor: Annotated[float, above(0, "LLaMA 3.1 has 8.0")]
-    low: float = 1.0
-    high: float = 4.0
-    length: Positive = 8192
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.low < self.high:
-            refuse(self, "low", f"must be between 0 and high={self.high}", "LLaMA 3.1 has 1.0")
-
-
-@dataclass(frozen=True)
-class Rotary(Relative):
-    """Queries and keys turned by an angle that grows with the position (halves of a head paired).
-
-    `length` is what the model was trained for; it is told, not enforced.
-    """
-
-    theta: Annotated[float, above(1, "LLaMA has 10000.0")] = 10_000.0
-    scaling: LinearScaling | Llama3Scaling | None = None
-    length: Positive | None = None
 
 
 @dataclass(frozen=True)

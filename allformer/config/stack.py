@@ -16,7 +16,8 @@ from allformer.config.flow import Flow
 from allformer.config.norm import Norm
 from allformer.config.plane import LearnedPlane
 from allformer.config.position import Position, Sinusoidal
-from allformer.config.relative import BucketBias, Relative, Rotary
+from allformer.config.relative import BucketBias, Relative
+from allformer.config.rotary import Rotary
 from allformer.config.source import Source, Tokens
 from allformer.errors import ConfigError
 

@@ -58,6 +58,7 @@ WINDOWS = Kind(
     "an even whole number from 2 on, or a list of them", lambda x: _even(x) or _list(x, _even)
 )
 NUMBER = Kind("a number", _number)
+NUMBERS = Kind("a list of numbers", lambda x: _list(x, _number))
 TEXT = Kind("a text", lambda x: isinstance(x, str))
 TEXTS = Kind("a list of texts", lambda x: _list(x, lambda y: isinstance(y, str)))
 WORDS = Kind("a text or a list of texts", lambda x: TEXT.holds(x) or TEXTS.holds(x))

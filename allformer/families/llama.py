@@ -21,7 +21,7 @@ from allformer.config import (
     Stack,
     repeat,
 )
-from allformer.core.relatives.rotary import frequencies
+from allformer.core.relatives.rates import frequencies
 from allformer.families import activation, layer_map, rope
 from allformer.families.family import Family, architectures, expect, fit, head_kind, named, one
 from allformer.families.fields import Fields

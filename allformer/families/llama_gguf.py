@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from allformer.config import DecoderOnly, Llama3Scaling, LMHead, Rotary
-from allformer.core.relatives.rotary import frequencies
+from allformer.core.relatives.rates import frequencies
 from allformer.errors import CheckpointError
 from allformer.families import layer_map
 from allformer.families.kinds import NUMBER, SIZE, Kind, check_kind, short

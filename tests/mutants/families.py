@@ -14,12 +14,13 @@ from tests.parity import (
     test_decoders,
     test_encoders,
     test_mistral,
+    test_rotary_scaling,
     test_seq2seq_families,
     zoo,
 )
 from tests.property import test_relative
 
-GROUPS = (test_decoders, test_encoders, test_mistral, test_seq2seq_families)
+GROUPS = (test_decoders, test_encoders, test_mistral, test_rotary_scaling, test_seq2seq_families)
 _FOLDER = tempfile.TemporaryDirectory(prefix="mutants")
 
 
@@ -42,6 +43,9 @@ KILLERS: dict[str, Callable[[], None]] = {
     "llama": _same("llama grouped queries"),
     "llama stretched": _same("llama every option"),
     "llama squeezed": _same("llama bare, squeezed"),
+    "llama yarn": _same("llama yarn"),
+    "llama long": _same("llama long"),
+    "llama dynamic": _same("llama dynamic"),
     "llama classes right": _same("llama classes"),
     "llama answers, trained": _same("llama answers", "right", "training"),
     "mistral": _same("mistral window"),
@@ -91,15 +95,24 @@ MUTANTS: list[Mutant] = [
         "attention.heads + 2 * attention.groups", "turned", "llama"),
     bug("rotary turns the queries alone", "absolute, not relative", "attention:Attention.__init__",
         "attention.heads + attention.groups", "attention.heads", "turned", "llama"),
-    bug("linear scaling forgotten", "long texts read as longer", "relatives.rotary:frequencies",
-        "return plain / scaling.factor", "return plain", "llama squeezed", "rotary scaling"),
-    bug("llama3 scaling forgotten", "long texts read as longer", "relatives.rotary:frequencies",
+    bug("linear scaling forgotten", "long texts read as longer", "relatives.rates:_linear",
+        "/ periods / scaling.factor", "/ periods", "llama squeezed", "rotary scaling"),
+    bug("llama3 scaling forgotten", "long texts read as longer", "relatives.rates:_llama3",
         "turns > scaling.high, plain", "turns > 0, plain", "llama stretched", "rotary scaling"),
-    bug("llama3 ramp upside down", "middle frequencies wrong", "relatives.rotary:frequencies",
+    bug("llama3 ramp upside down", "middle frequencies wrong", "relatives.rates:_llama3",
         "(1 - ramp) * slow + ramp * plain", "(1 - ramp) * plain + ramp * slow",
         "llama stretched", "rotary scaling"),
-    bug("rotary exponent without the 2", "frequencies wrong", "relatives.rotary:frequencies",
-        "rotary.theta ** (steps / size)", "rotary.theta ** (steps / size / 2)",
+    bug("yarn's ramp upside down", "near words blur", "relatives.rates:_yarn",
+        "* (1 - kept) + 1.0 / periods * kept", "* kept + 1.0 / periods * (1 - kept)",
+        "llama yarn"),
+    bug("yarn's gain forgotten", "long texts read too softly", "relatives.rates:gain",
+        "0.1 * math.log(scaling.factor) + 1.0", "1.0", "llama yarn"),
+    bug("long divisors for short texts alone", "long texts fall apart",
+        "relatives.rates:frequencies", "longest > scaling.length", "longest < 0", "llama long"),
+    bug("dynamic theta grows from the start", "short texts are read as longer",
+        "relatives.rates:_dynamic", "- (scaling.factor - 1)", "", "llama dynamic"),
+    bug("rotary exponent without the 2", "frequencies wrong", "relatives.rates:frequencies",
+        "rotary.theta**steps", "rotary.theta ** (steps / 2)",
         "llama", "rotary scaling"),
     # --- relative buckets -------------------------------------------------------------------------
     bug("decoder has two-sided buckets", "half of the table unused",

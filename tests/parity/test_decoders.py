@@ -181,8 +181,7 @@ def test_a_decoder_that_looks_both_ways_is_refused(base, value):
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "of kind 'yarn', which is not supp"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "of kind 'dynamic'"),
+        ({"rope_scaling": {"type": "axial", "factor": 2.0}}, "of kind 'axial', which is not supp"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "'partial'"),
         ({"rope_parameters": {"rope_type": "default", "beta": 3}}, "has beta=3 in its rotary"),
         ({"sliding_window": 128}, "config.json has sliding_window=128, which allformer does not"),

@@ -13,7 +13,7 @@ import allformer as af
 from allformer.checkpoint.gguf_blocks import BLOCKS
 from allformer.config import LinearScaling, Llama3Scaling, Rotary
 from allformer.core.quantised import Quantised, QuantisedApart, is_quantised
-from allformer.core.relatives.rotary import frequencies
+from allformer.core.relatives.rates import frequencies
 from allformer.text.load import load_tokenizer
 from tests import gguf_files
 from tests.gguf_files import KINDS, MIXED, write_gguf

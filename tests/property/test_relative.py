@@ -20,7 +20,7 @@ from allformer.config import (
 from allformer.core.places import Places, mask_of
 from allformer.core.relatives import rotary
 from allformer.core.relatives.bucket import bucket
-from allformer.core.relatives.rotary import frequencies
+from allformer.core.relatives.rates import frequencies
 from tests.models import MODERN, decoder_only, encoder_only, left_padding, loud, on_the_grid, tokens
 
 # --- rotary ---------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from allformer.config import (
     Tokens,
     Transform,
     Window,
+    YarnScaling,
     config_from_json,
     cycle,
     repeat,
@@ -109,7 +110,8 @@ relatives = st.none() | st.builds(
     st.floats(2, 1e6),
     st.none()
     | st.builds(LinearScaling, st.floats(0.5, 9))
-    | st.builds(Llama3Scaling, st.floats(0.5, 9), st.floats(0.1, 2), st.floats(3, 9)),
+    | st.builds(Llama3Scaling, st.floats(0.5, 9), st.floats(0.1, 2), st.floats(3, 9))
+    | st.builds(YarnScaling, st.floats(0.5, 9), st.integers(1, 99), gain=st.none() | st.just(1.2)),
     st.none() | st.integers(1, 99),
 )
 stacks = st.builds(

@@ -141,10 +141,12 @@ def output_projection(ctx: Context) -> Iterator[Finding]:
 def grouped_order(ctx: Context) -> Iterator[Finding]:
     """Which query heads share a key head: neighbours (0 0 1 1), not every other one (0 1 0 1)."""
     grouped = False
-    for site in ctx.sites():
-        heads = site.k.shape[0]
-        same = [[torch.equal(site.k[i], site.k[j]) for j in range(heads)] for i in range(heads)]
-        groups = [row.index(True) for row in same]
+    both = [(s, name, x) for s in ctx.sites() for name, x in (("key", s.k), ("value", s.v))]
+    for site, name, x in both:
+        heads = x.shape[0]
+        if heads != site.q.shape[0]:
+            continue
+        groups = [next(j for j in range(heads) if torch.equal(x[i], x[j])) for i in range(heads)]
         count = len(set(groups))
         if not 1 < count < heads or heads % count:
             continue
@@ -156,7 +158,7 @@ def grouped_order(ctx: Context) -> Iterator[Finding]:
             label = {g: i for i, g in enumerate(dict.fromkeys(groups))}
             yield Finding(
                 "attention.grouped_order",
-                f"query heads 0 … {heads - 1} read key heads {[label[g] for g in groups]}; "
+                f"query heads 0 … {heads - 1} read {name} heads {[label[g] for g in groups]}; "
                 f"neighbours should share one: {[i * count // heads for i in range(heads)]}",
                 site.where,
             )

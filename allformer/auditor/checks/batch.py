@@ -27,21 +27,20 @@ def mixing(ctx: Context) -> Iterator[Finding]:
         sizes.pop()  # as many rows as positions: only where that is cheap
     for rows in dict.fromkeys(sizes):
         bare = ctx.call.batch(rows)
-        batch, more = _padded(ctx, bare, 2), _padded(ctx, bare, 3)
+        changed = bare
+        for side in bare.sides:
+            content = bare.content(side).clone()
+            content[1] = ctx.call.other(content)[1]
+            changed = replace(changed, **{side: content})
+        batch, more = _padded(ctx, bare, 2), _padded(ctx, changed, 3)
         try:
             base = ctx.run(batch)
         except Exception:
             if batch is bare:
                 raise
-            batch = more = bare
+            batch, more = bare, changed
             base = ctx.run(batch)
-        x = batch.x.clone()
-        x[1] = ctx.call.other(x)[1]
-        source = batch.source
-        if source is not None:
-            source = source.clone()
-            source[1] = ctx.call.other(source)[1]
-        moved = ctx.run(replace(more, x=x, source=source))
+        moved = ctx.run(more)
         real = [i for i in range(rows) if i != 1]
         gap = [distance(moved[i], base[i]) for i in real]
         worst = max(gap)
@@ -90,44 +89,41 @@ def _marked(ctx: Context, batch: Batch, side: str) -> tuple[Batch, Batch] | None
     keep = everything(batch.content(side))
     cut = keep.clone()
     cut[1, -3:] = False
-    if not ctx.call.side(side).keeps and (not ctx.call.x.ids or ctx.call.pad is None):
+    if not ctx.hideable(side):
         return None
     return ctx.hidden(batch, keep, side), ctx.hidden(batch, cut, side)
 
 
 def _padded(ctx: Context, batch: Batch, number: int) -> Batch:
-    """With so much padding under masks in row 1, so that one that is broadcast wrongly shows."""
+    """With so much padding in row 1, so that a mask that is broadcast wrongly shows."""
     for side in batch.sides:
-        if ctx.call.side(side).keeps:
+        if ctx.hideable(side):
             keep = everything(batch.content(side))
             keep[1:, -2:] = False
             keep[1, -number:] = False
-            batch = batch.hiding(side, keep)
+            batch = ctx.hidden(batch, keep, side)
     return batch
 
 
 @check("positions.batch_axis", kinds=PARTS)
 def same_rows(ctx: Context) -> Iterator[Finding]:
-    """Identical rows give identical outputs."""
-    one = ctx.call.batch(1)
-    rows = 4
-    batch = replace(
-        one,
-        x=one.x.expand(rows, *one.x.shape[1:]).clone(),
-        source=None
-        if one.source is None
-        else one.source.expand(rows, *one.source.shape[1:]).clone(),
-    )
-    out = ctx.run(batch)
-    gaps = [distance(out[i], out[0]) for i in range(1, rows)]
-    if max(gaps) > 1e-6 * scale_of(out):
-        row = gaps.index(max(gaps)) + 1
-        yield Finding(
-            "positions.batch_axis",
-            f"{rows} identical rows give different outputs: row {row} is {max(gaps):.3g} away from "
-            f"row 0 (outputs are of size {scale_of(out):.3g})",
-            _where(ctx, batch),
-        )
+    """Identical rows give identical outputs, as many rows as heads too."""
+    for rows in dict.fromkeys((4, max(2, _heads(ctx)))):
+        batch = ctx.call.batch(1)
+        for side in batch.sides:
+            content = batch.content(side)
+            batch = replace(batch, **{side: content.expand(rows, *content.shape[1:]).clone()})
+        out = ctx.run(batch)
+        gaps = [distance(out[i], out[0]) for i in range(1, rows)]
+        if max(gaps) > 1e-6 * scale_of(out):
+            row = gaps.index(max(gaps)) + 1
+            yield Finding(
+                "positions.batch_axis",
+                f"{rows} identical rows give different outputs: row {row} is {max(gaps):.3g} away "
+                f"from row 0 (outputs are of size {scale_of(out):.3g})",
+                _where(ctx, batch),
+            )
+            return
 
 
 def _where(ctx: Context, batch: Batch) -> str:

@@ -18,7 +18,7 @@ from allformer.auditor.report import Finding
 def cache(ctx: Context) -> Iterator[Finding]:
     """Cached = uncached."""
     try:
-        whole, pieces = cached_outputs(ctx)
+        whole, pieces, padded = cached_outputs(ctx)
     except NotApplicable:
         raise
     except Exception as error:
@@ -34,6 +34,6 @@ def cache(ctx: Context) -> Iterator[Finding]:
         first = next(t for t, g in enumerate(gaps) if g > LIMIT * scale_of(whole))
         yield Finding(
             "cache.mismatch",
-            f"{SPLIT} tokens at once, then one by one: logits differ by up to {worst:.3g} (size "
-            f"{scale_of(whole):.3g}), first at position {first}",
+            f"{padded}{SPLIT} tokens at once, then one by one: logits differ by up to {worst:.3g} "
+            f"(size {scale_of(whole):.3g}), first at position {first}",
         )

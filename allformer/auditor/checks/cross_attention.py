@@ -73,19 +73,31 @@ def _raw_memory(ctx: Context, site: Site) -> list[Finding]:
 
 def _silent_layers(ctx: Context, across: list[Site]) -> list[Finding]:
     """Cross-attentions that never run, though their siblings in the list of layers do."""
-    n = ctx.positions()
+    n, here = ctx.positions(), across[0].where
     own = [s for s in ctx.seen.sites if s.weights.shape[1:] == (n, n)]
     if len(own) <= len(across):
         return []
+    siblings = _siblings(ctx.module, here)
+    places = {s.where for s in own} & set(siblings) - {s.where for s in across}
+    if places and not any(s.where == here for s in own):
+        where = min(places)
+        return [
+            Finding(
+                "cross.unread",
+                f"{here} reads the source, and {where}, which stands where that one does in "
+                f"another layer, reads the target",
+                where,
+            )
+        ]
     dead = _dead(ctx)
-    silent = [p for p in _siblings(ctx.module, across[0].where) if _all_dead(ctx.module, p, dead)]
+    silent = [p for p in siblings if _all_dead(ctx.module, p, dead)]
     if not silent:
         return []
     return [
         Finding(
             "cross.unread",
             f"{len(own)} self-attentions ran over the target and {len(across)} cross-attentions "
-            f"over the source: {', '.join(silent[:4])} never ran, {across[0].where} did",
+            f"over the source: {', '.join(silent[:4])} never ran, {here} did",
             silent[0],
         )
     ]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from allformer.auditor.context import Context, NotApplicable, check
-from allformer.auditor.evidence.looks import _by_choice, causal_encoder, looks
+from allformer.auditor.evidence.looks import by_choice, causal_encoder, looks
 from allformer.auditor.evidence.mask_numbers import finite_value
 from allformer.auditor.infer.visibility import one_sided
 from allformer.auditor.probe import distance, part_outputs, scale_of
@@ -160,7 +160,7 @@ def both_sides(ctx: Context) -> Iterator[Finding]:
         nearly = (_nearly_causal(site, look) for site, look in views)
         yield from causal or list(filter(None, nearly))[:1]
     elif bool(ctx.pattern.tril(-1).any()) and not bool(ctx.pattern.triu(1).any()):
-        _by_choice(ctx)
+        by_choice(ctx)
         yield Finding("mask.causal", "outputs depend on earlier tokens, and on no later one")
 
 

@@ -70,6 +70,67 @@ def frequencies(ctx: Context) -> Iterator[Finding]:
             return
 
 
+@check("positions.bias", kinds=KINDS)
+def bias(ctx: Context) -> Iterator[Finding]:
+    """What distances add to the scores: ALiBi's slopes, and which distances are told apart."""
+    seen, _ = ctx.same
+    added = [s for s in seen.sites if _same_input(seen, s) and not _turned(s) and _weighs(s)]
+    if not added:
+        raise NotApplicable("no position is added to the scores alone")
+    for site in added:
+        said = _later_alike(site.weights) or ("" if site.learned_bias else _slopes(site.weights))
+        if said:
+            yield Finding("positions.bias", f"one token repeated: {said}", site.where)
+            return
+
+
+def _steps(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """log w(i, j) − log w(i, j−1), free of what a whole row has in common, and where it is known:
+    H T S−1. The first position is left out: a summary token may have positions of its own."""
+    open_, log = weights > 1e-20, weights.clamp(min=1e-20).double().log()
+    return log[:, 1:, 2:] - log[:, 1:, 1:-1], open_[:, 1:, 2:] & open_[:, 1:, 1:-1]
+
+
+def _sides(known: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the known steps those between keys up to the query, and those from it on."""
+    past = torch.ones_like(known).tril(-1)
+    return known & past, known & ~past
+
+
+def _later_alike(weights: Tensor) -> str:
+    """A table for one side in an attention that looks to both: what is later is all distance 0."""
+    step, known = _steps(weights)
+    before, after = _sides(known)
+    if int(after[0].sum()) < 3 or float(step[after].abs().max()) > 1e-9:
+        return ""
+    if float((step * before).abs().amax((1, 2)).min()) < 1e-6:
+        return ""
+    return (
+        "all later keys have the same score, though earlier ones differ by their distance: the "
+        "table or its buckets are those of a decoder, which looks back alone"
+    )
+
+
+def _slopes(weights: Tensor) -> str:
+    """m_h · (j − i) for keys up to the query, as ALiBi adds it: what is wrong with the m_h."""
+    step, known = _steps(weights)
+    before, _ = _sides(known)
+    if int(before[0].sum()) < 3:
+        return ""
+    slopes = (step * before).sum((1, 2)) / before.sum((1, 2)).clamp(min=1)
+    off = ((step - slopes[:, None, None]) * before).abs().amax((1, 2))
+    if float(slopes.abs().max()) < 1e-6 or float(off.max()) > 1e-6 * float(slopes.abs().max()):
+        return ""  # no straight line
+    listed = ", ".join(f"{m:.3g}" for m in slopes.tolist()[:8])
+    if float(slopes.min()) < 0:
+        return f"scores grow with the distance (slopes {listed}): the sign of ALiBi is wrong"
+    if float(slopes.max()) > 1.001:
+        return f"slopes {listed}: ALiBi's are 2^(−8h/H), at most 1; these hide all but neighbours"
+    if len(slopes) > 1 and float(slopes.max() - slopes.min()) < 1e-6:
+        return f"all heads have the slope {listed.split(',')[0]}: each should have its own"
+    return ""
+
+
 def _same_input(seen: Watch, site: Site) -> bool:
     """The projections of queries and keys are the same at every position."""
     if site.q.shape[1] != site.k.shape[1] or site.q_tag.linear < 0:
@@ -106,8 +167,13 @@ def _turned(site: Site) -> bool:
 
 def _varied(site: Site) -> bool:
     """Something that is no trained table of pairs (TUPE) was added to the scores."""
+    return not (site.learned_bias or site.learned_scale) and _weighs(site)
+
+
+def _weighs(site: Site) -> bool:
+    """Whether its weights are those of a softmax over the keys."""
     w = site.weights
-    if w is None or site.learned_bias or site.learned_scale or w.shape[1:] != site.scores.shape[1:]:
+    if w.shape != site.scores.shape:
         return False
     return bool((w >= 0).all()) and float((w.sum(-1) - 1).abs().max()) < 1e-3
 
@@ -115,13 +181,9 @@ def _varied(site: Site) -> bool:
 def _unshifted(weights: Tensor) -> tuple[float, int]:
     """How far the scores of one row are from those of the row before, moved by one; and where.
 
-    Read off the weights: log w(i, j) − log w(i, j−1) is free of what is added to a whole row
-    (ALiBi as m·j). A factor of the row is allowed (log n), and the first position is left out: a
-    summary token may have positions of its own.
+    A factor of the row is allowed (log n).
     """
-    open_ = weights > 1e-20
-    log = weights.clamp(min=1e-20).double().log()
-    step, known = log[:, 1:, 2:] - log[:, 1:, 1:-1], open_[:, 1:, 2:] & open_[:, 1:, 1:-1]
+    step, known = _steps(weights)
     size = float(step[known].abs().max()) if bool(known.any()) else 0.0
     if size < 1e-5:  # rounding: large scores in fp32 leave some
         return 0.0, 0

@@ -23,7 +23,7 @@ from allformer.auditor.evidence.blocks import (
     call_block,
     silenced,
 )
-from allformer.auditor.probe import distance, scale_of
+from allformer.auditor.probe import distance, lies_in, scale_of
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
 
@@ -95,9 +95,29 @@ def residual(ctx: Context) -> Iterator[Finding]:
         raise NotApplicable("no blocks were found: siblings with attention that keep the shape")
     for name, block, args, kwargs, x in found:
         verdict = _judge(name, block, args, kwargs, x)
-        if verdict is not None:
+        if verdict is not None and not _only_attention(ctx, name):
             yield verdict
             return
+
+
+def _only_attention(ctx: Context, name: str) -> bool:
+    """An attention that makes queries and keys in several steps (latent ones) is no block: no
+    linear map comes after its scores, and the model does without its output."""
+    inside = [s.op for s in ctx.sites() if lies_in(s.where, name)]
+    others = [n for n in ctx.seen.other_linears() if lies_in(ctx.seen.paths[n], name)]
+    if not name or not inside or any(n > max(inside) for n in others):
+        return False
+
+    def nothing(_m: Any, _a: Any, out: Any) -> Any:
+        return (0 * out[0], *out[1:]) if isinstance(out, tuple) else 0 * out
+
+    one = ctx.one
+    hook = ctx.loud.get_submodule(name).register_forward_hook(nothing)
+    try:
+        base, moved = ctx.run(one), ctx.run(replace(one, x=ctx.call.other(one.x)))
+    finally:
+        hook.remove()
+    return ctx.moved(moved, base)
 
 
 @torch.no_grad()

@@ -144,8 +144,9 @@ SPLIT = 5
 LIMIT = 1e-5  # of the outputs' size
 
 
-def cached_outputs(ctx: Context) -> tuple[Tensor, Tensor]:
-    """(the logits of the last positions, all at once; the same, one by one with a cache).
+def cached_outputs(ctx: Context) -> tuple[Tensor, Tensor, str]:
+    """(the logits of the last positions, all at once; the same, one by one with a cache; what was
+    padded).
 
     A cache may be begun and fed in several ways: if one of them agrees, that was meant.
     """
@@ -171,11 +172,12 @@ def cached_outputs(ctx: Context) -> tuple[Tensor, Tensor]:
                 continue
             last = whole[:, -pieces.shape[1] :]
             if last.shape == pieces.shape and distance(pieces, last) <= LIMIT * scale_of(whole):
-                return last, pieces
+                also = _left_padded(ctx, batch, begin, holder, start, how)
+                return also or (last, pieces, "")
             if found is None or how["prefix"]:  # given all that was read, it gave the new alone
                 found = pieces
         if found is not None:
-            return whole[:, -found.shape[1] :], found
+            return whole[:, -found.shape[1] :], found, ""
     assert reason is not None
     raise reason
 
@@ -205,6 +207,9 @@ def _steps(
                 raise NotApplicable("its causal mask is given from outside")
             if slot.side == "x":
                 arguments.pop(slot.name, None)
+            if slot.side == "x" and batch.keep is not None:  # of all that was read
+                keep = batch.keep[:, :b]
+                arguments[slot.name] = slot.encoding(keep, b, False, ctx.call.dtype)
         if "use_cache" in names:
             arguments["use_cache"] = True
         if holder:
@@ -225,6 +230,27 @@ def _steps(
         if after:
             getattr(state, after)()
     return torch.cat(out, 1)
+
+
+def _left_padded(
+    ctx: Context, batch: Batch, begin: Any, holder: str, start: str, how: dict[str, Any]
+) -> tuple[Tensor, Tensor, str] | None:
+    """Row 1 begins with padding, which later steps must neither see nor count."""
+    if not ctx.call.x.keeps or ctx.call.at_end("x"):
+        return None
+    call = replace(ctx.call, positions_name="")  # it must count them itself, or not at all
+    keep = batch.real("x").clone()
+    keep[1, :2] = False
+    batch = batch.hiding("x", keep)
+    try:
+        with torch.no_grad():
+            whole = call(duplicate(ctx.loud).eval(), batch).main
+        pieces = _steps(ctx, batch, begin(), holder, start, **how)
+    except Exception:
+        return None  # it takes another mask with a cache
+    padding = ~keep[:, -pieces.shape[1] :, None]
+    whole = whole[:, -pieces.shape[1] :].masked_fill(padding, 0.0)
+    return whole, pieces.masked_fill(padding, 0.0), "row 1 padded on the left: "
 
 
 def _must_remember(

@@ -29,11 +29,7 @@ def _any_head(weights: Tensor) -> Tensor:
 def square(ctx: Context, n: int = 0) -> list[Site]:
     """The self-attentions over n positions, x's unless told."""
     n = n or ctx.positions()
-    out = []
-    for s in ctx.seen.sites:
-        if s.weights.shape[1:] == (n, n) and s.q.shape[1] == n:
-            out.append(s)
-    return out
+    return [s for s in ctx.seen.sites if s.weights.shape[1:] == (n, n) and s.q.shape[1] == n]
 
 
 def looks(ctx: Context, n: int = 0) -> list[tuple[Site, Tensor]]:
@@ -84,7 +80,7 @@ def causal_encoder(ctx: Context, views: list[tuple[Site, Tensor]], of: str) -> I
     hide = [site for site, look in views if one_sided(look)]
     if not hide or any(one_sided(look.mT) for _, look in views):
         return
-    _by_choice(ctx)
+    by_choice(ctx)
     yield Finding(
         "mask.causal",
         f"{len(hide)} of {len(views)} self-attentions{of} hide every later token: there the first "
@@ -93,7 +89,8 @@ def causal_encoder(ctx: Context, views: list[tuple[Site, Tensor]], of: str) -> I
     )
 
 
-def _by_choice(ctx: Context) -> None:
+def by_choice(ctx: Context) -> None:
+    """An encoder that reads from left to right on purpose is not judged."""
     if "streaming" in ctx.profile:
         raise NotApplicable("profile: the encoder reads from left to right, by choice")
 

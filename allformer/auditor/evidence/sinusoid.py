@@ -14,18 +14,21 @@ from torch import Tensor
 BASE, CLOSE = 10_000, 1.05  # what is within this factor of it is rounding
 
 
+def _waves(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each column (T, D): ω, its power, and how far it is from a wave."""
+    middle, sum_ = x[1:-1], x[2:] + x[:-2]
+    power = (middle * middle).sum(0)
+    cosine = (middle * sum_).sum(0) / (2 * power.clamp(min=1e-300))
+    return cosine.clamp(-1, 1).acos(), power, (sum_ - 2 * cosine * middle).abs().amax(0)
+
+
 def frequencies(table: Tensor) -> Tensor | None:
     """ω of each column of a table (T, D), or None if its columns are no waves."""
     x = table.double()
     if x.shape[0] < 5 or not bool(torch.isfinite(x).all()) or float(x.abs().max()) > 1.5:
         return None
-    middle, sum_ = x[1:-1], x[2:] + x[:-2]
-    power = (middle * middle).sum(0)
-    cosine = (middle * sum_).sum(0) / (2 * power.clamp(min=1e-300))
-    residual = (sum_ - 2 * cosine * middle).abs().amax(0)
-    if float(residual.max()) > 1e-4:
-        return None
-    return cosine.clamp(-1, 1).acos()
+    omega, _, off = _waves(x)
+    return omega if float(off.max()) <= 1e-4 else None
 
 
 @dataclass(frozen=True)
@@ -120,13 +123,9 @@ def equal_or_rising(turned: Tensor) -> str:
     different speed, none of them faster than 1 a position.
     """
     x = turned.double()
-    middle, sum_ = x[1:-1], x[2:] + x[:-2]
-    power = (middle * middle).sum(0)
-    cosine = (middle * sum_).sum(0) / (2 * power.clamp(min=1e-300))
-    residual = (sum_ - 2 * cosine * middle).abs().amax(0) / x.abs().max().clamp(min=1e-300)
-    omega = cosine.clamp(-1, 1).acos()
+    omega, power, off = _waves(x)
     fast = omega[(omega > 0.01) & (power > 1e-12 * power.max())]
-    if bool((residual > 1e-4).any()) or fast.numel() < 4:
+    if bool((off > 1e-4 * x.abs().max().clamp(min=1e-300)).any()) or fast.numel() < 4:
         return ""  # no waves (xPos grows), or too few to compare
     low, high = float(fast.min()), float(fast.max())
     if high - low < 1e-3 * high:

@@ -11,33 +11,14 @@ Legend: D head size, H heads, P positions.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from allformer import config
 from allformer.core.fused.rotary import turn_fused, turn_serves
 from allformer.core.registry import implements
+from allformer.core.relatives.rates import frequencies, gain
 from allformer.core.relatives.relative import Relation, Relative
-
-
-def frequencies(rotary: config.Rotary, size: int, device: torch.device | None = None) -> Tensor:
-    """θ^(−2i/D), scaled: D/2, in fp32 as every published model was trained."""
-    steps = torch.arange(0, size, 2, dtype=torch.float32, device=device)
-    plain = 1.0 / (rotary.theta ** (steps / size))
-    scaling = rotary.scaling
-    if isinstance(scaling, config.LinearScaling):
-        return plain / scaling.factor
-    if isinstance(scaling, config.Llama3Scaling):
-        turns = scaling.length / (2 * math.pi / plain)  # within the length of pre-training
-        slow = plain / scaling.factor
-        ramp = (turns - scaling.low) / (scaling.high - scaling.low)
-        ramped = (1 - ramp) * slow + ramp * plain
-        return torch.where(
-            turns > scaling.high, plain, torch.where(turns < scaling.low, slow, ramped)
-        )
-    return plain
 
 
 @implements(config.Rotary)
@@ -47,11 +28,14 @@ class Rotary(Relative):
     def __init__(self, relative: config.Rotary, stack: config.Stack, path: str) -> None:
         super().__init__(relative, stack, path)
         self.size = stack.blocks[0].attention.size(stack.dim)
+        self.gain = gain(relative)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Turn:
-        rates = frequencies(self.config, self.size, positions.device)
+        longest = None if self.config.steady else positions.max() + 1
+        rates = frequencies(self.config, self.size, positions.device, longest)
         angles = positions[..., None].float() * rates
-        return Turn(angles.cos().to(dtype), angles.sin().to(dtype))
+        cos, sin = (x * self.gain if self.gain != 1.0 else x for x in (angles.cos(), angles.sin()))
+        return Turn(cos.to(dtype), sin.to(dtype))
 
 
 class Turn(Relation):
