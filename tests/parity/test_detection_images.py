@@ -65,7 +65,7 @@ def test_what_a_file_leaves_out_means_what_the_class_means(kind: str) -> None:
 @pytest.mark.parametrize("kind", [*CLASSES, "Eomt", "ImageGPT"])
 def test_a_crop_that_the_class_does_not_make_is_refused(kind: str) -> None:
     raw = {"image_processor_type": f"{kind}ImageProcessor", "do_center_crop": True, "crop_size": 9}
-    with pytest.raises(DataError, match="do_center_crop is true, but a .* does not crop"):
+    with pytest.raises(DataError, match=f"a {kind}ImageProcessor does not crop"):
         make_settings(raw)
 
 
