@@ -18,6 +18,7 @@ class Provenance:
     family: str = ""  # a name in `families.FAMILIES`; "": none of them
     architecture: str = ""  # transformers' class: "GPT2LMHeadModel"
     extras: dict[str, Any] = field(default_factory=dict)  # config.json beyond the tree
+    fields: dict[str, Any] = field(default_factory=dict)  # all of it, as it was read
     fates: dict[str, str] = field(default_factory=dict)  # what became of each key of its file
     generation: Any = None  # generation_config.json, or a GenerationConfig; None: not said
     images: dict[str, str] = field(

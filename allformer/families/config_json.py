@@ -58,7 +58,7 @@ def read_config(
     except ConfigError as error:
         raise CheckpointError(f"config.json does not fit a {family.name} model: {error}") from None
     extras = fields.close()
-    return model, Provenance(family.name, name, extras)
+    return model, Provenance(family.name, name, extras, dict(raw))
 
 
 def write_config(
@@ -109,11 +109,12 @@ def _write_as(
         fitting.insert(0, known.architecture)
     if not fitting:
         raise NotThisFamily(f"has no architecture with the head {type(model.head).__name__}")
+    keys, wanted = file_keys(family.weights(model, fitting[0])), family.same(model)
+    if known is not None and (raw := _as_it_was(known, family, fitting[0], keys, wanted)):
+        return raw, Provenance(family.name, fitting[0], known.extras)
     written = {**family.write(model), **write_labels(model.head)}
     extras = dict(family.fresh) if known is None else known.extras
     fixed = {"architectures": fitting[:1], "model_type": family.name}
-    keys = file_keys(family.weights(model, fitting[0]))
-    wanted = family.same(model)
     # Fields that change nothing stay as they were, unless the model has changed meanwhile.
     # The labels say how many there are; transformers would believe the number rather.
     counts = {"num_labels", "_num_labels"} if "id2label" in written else set()
@@ -124,6 +125,19 @@ def _write_as(
         if again == wanted:
             return raw, Provenance(family.name, fitting[0], extras)
     raise NotThisFamily(f"cannot say it: it would read {_difference(wanted, again)}")
+
+
+def _as_it_was(
+    known: Provenance, family: Family, architecture: str, keys: Collection[str], wanted: Any
+) -> dict[str, Any] | None:
+    """The config.json that was read, in its own words, if it still means this tree."""
+    raw = {**known.fields, **known.extras}
+    if raw.get("model_type") != family.name or raw.get("architectures") != [architecture]:
+        return None  # older files say neither
+    try:
+        return raw if family.same(read_config(raw, keys)[0]) == wanted else None
+    except CheckpointError:  # of a field that was ignored, or of a file with other weights
+        return None
 
 
 def file_keys(ops: WeightMap) -> set[str]:

@@ -149,7 +149,9 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
     kind = kind_of(raw, model_type)
     usual = KINDS[kind]
     given = {name: value for name, value in raw.items() if value is not None}
-    if "do_pad" in usual:
+    # A switch that is null is off, as transformers takes it, not what the class usually does.
+    given |= {name: False for name in raw.keys() - given if isinstance(usual.get(name), bool)}
+    if usual.get("do_pad"):
         given = _modern(given)
     for name, value in given.items():
         if name in _ONLY and name not in usual and value not in (_ONLY[name], None):
@@ -161,6 +163,8 @@ def make_settings(raw: Mapping[str, Any], model_type: str = "") -> Settings:
                 f"if it has no bearing on the pixels"
             )
     said = {**usual, **{name: value for name, value in given.items() if name in usual}}
+    if said["do_center_crop"] and {"clusters", "do_pad"} & usual.keys():
+        raise DataError(f"do_center_crop is true, but a {kind} does not crop; leave it out")
     square = _switch(said, "default_to_square")
     crop = said["crop_size"]
     settings = Settings(
@@ -242,8 +246,6 @@ def _check(settings: Settings) -> None:
 
 def _clusters(said: Mapping[str, Any]) -> tuple[tuple[float, ...], ...] | None:
     """The colours that pixels are numbered by; None where they stay as they are."""
-    if said["do_center_crop"]:
-        raise DataError("do_center_crop is true, but no class that numbers colours crops; leave it")
     if not _switch(said, "do_color_quantize"):
         return None
     found = said["clusters"]

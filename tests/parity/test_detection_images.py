@@ -12,6 +12,7 @@ from PIL import Image
 from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
 from transformers.models.yolos.image_processing_pil_yolos import YolosImageProcessorPil
 
+from allformer.errors import DataError
 from allformer.images import Processor
 from allformer.images.pad import padded
 from allformer.images.settings import make_settings
@@ -25,6 +26,7 @@ SAID: list[dict[str, Any]] = [
     {"size": {"height": 50, "width": 70}},
     {"size": 40, "max_size": 70, "format": "coco_detection"},  # of older files
     {"size": {"shortest_edge": 48, "longest_edge": 80}, "image_mean": [0.5, 0.4, 0.3]},
+    {"size": {"height": 50, "width": 70}, "do_normalize": None},  # null: off
 ]
 
 
@@ -58,6 +60,13 @@ def test_what_a_file_leaves_out_means_what_the_class_means(kind: str) -> None:
     )  # fmt: skip
     assert settings.do_pad
     assert settings.image_mean == tuple(usual.image_mean)
+
+
+@pytest.mark.parametrize("kind", [*CLASSES, "Eomt", "ImageGPT"])
+def test_a_crop_that_the_class_does_not_make_is_refused(kind: str) -> None:
+    raw = {"image_processor_type": f"{kind}ImageProcessor", "do_center_crop": True, "crop_size": 9}
+    with pytest.raises(DataError, match=f"a {kind}ImageProcessor does not crop"):
+        make_settings(raw)
 
 
 def test_answers_are_the_processors() -> None:

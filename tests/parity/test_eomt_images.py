@@ -35,6 +35,7 @@ CASES = {
     "split and pad": {**SPLIT, "do_pad": True, "do_resize": False},
     "neither": {"size": {"shortest_edge": 20, "longest_edge": 40}, "do_normalize": False},
     "usual": {},
+    "a number": {"size": 20},
 }
 
 

@@ -78,6 +78,11 @@ CASES = [
     {"feature_extractor_type": "ViTFeatureExtractor", "size": 28, "do_resize": True},
     {"feature_extractor_type": "CLIPFeatureExtractor", "size": 28, "crop_size": 28},
     {"image_processor_type": "CLIPImageProcessorFast", "size": 28, "do_convert_rgb": None},
+    # a switch that is null is off
+    {"image_processor_type": "ViTImageProcessor", **SMALL, "do_normalize": None},
+    {"image_processor_type": "CLIPImageProcessor", **SMALL, "do_center_crop": None},
+    {"image_processor_type": "BitImageProcessor", **SMALL, "do_rescale": None, "do_resize": None},
+    {"image_processor_type": "ViTImageProcessor", "size": 28, "default_to_square": None},
 ]  # fmt: skip
 
 

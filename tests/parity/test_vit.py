@@ -199,3 +199,18 @@ def test_the_count_of_a_painter_is_what_is_built() -> None:
     model = EncoderOnly(read_config({**SIZES, "model_type": "vit"})[0].reader, PixelHead(4))
     built = af.build(model, device="meta")
     assert af.count(model).parameters == sum(p.numel() for p in built.parameters())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"hidden_act": "gelu_fast"}, {"image_size": [20, 20], "patch_size": [4, 4]}, {}],
+    ids=str,
+)
+def test_config_json_comes_back_in_its_own_words(more, tmp_path):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tiny = ViTConfig(**{**sizes, "image_size": 20, "patch_size": 4, "intermediate_size": 8, **more})
+    ViTForImageClassification(tiny).save_pretrained(tmp_path / "theirs")
+    model = af.load(tmp_path / "theirs")
+    af.save(model, tmp_path / "ours")
+    said = (tmp_path / "theirs" / "config.json").read_bytes()
+    assert (tmp_path / "ours" / "config.json").read_bytes() == said
