@@ -20,7 +20,7 @@ import torch
 
 import allformer.codecs  # noqa: F401  (registers them)
 from allformer.checkpoint.account import renamed
-from allformer.checkpoint.adapter.below import task_config, with_new
+from allformer.checkpoint.adapter.below import grown, task_config, with_new
 from allformer.checkpoint.adapter.files import CONFIG, is_adapter, open_adapter
 from allformer.checkpoint.adapter.on_body import check_fresh, on_body, own_tree
 from allformer.checkpoint.adapter.put import put_adapter
@@ -127,7 +127,11 @@ def _with_adapter(directory: Path, base: str | Path | None, how: _How) -> AnyMod
         fresh = []
     else:
         raw, files = read_json(below / "config.json"), open_tensors(below)
-        task = task_config(adapter, raw, how.architecture)
+        larger = grown(adapter, raw, files)
+        files, task = (
+            with_new(files, larger.new),
+            task_config(adapter, larger.raw, how.architecture),
+        )
         how = replace(how, architecture=task.named)
         model, fresh = _load(below, task.raw, with_new(files, task.new), how), []
     model.provenance.source = str(base or adapter.base)

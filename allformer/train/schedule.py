@@ -50,8 +50,11 @@ class Schedule(Section, section="schedule", key="kind", default="inverse-sqrt"):
         raise NotImplementedError
 
     def done(self, step: int, total: int) -> float:
-        """0 at the end of the warm-up, 1 at the last step and after."""
-        warmup = self.risen(total)
+        """0 at the end of the warm-up, 1 at the last step and after.
+
+        Without one the first step has the peak: it may be the only one.
+        """
+        warmup = max(1, self.risen(total))
         return min(1.0, (step - warmup) / max(1, total - warmup))
 
 

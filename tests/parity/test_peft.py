@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -242,14 +243,46 @@ def test_a_head_apart_from_the_table_it_is_tied_to_is_refused(tmp_path: Path) ->
         af.load(tmp_path, base=base("gpt2")[1])
 
 
+@pytest.mark.parametrize(("name", "module"), [("gpt2", "wte"), ("t5", "shared")])
+def test_one_name_of_a_tied_table_is_refused(name: str, module: str, tmp_path: Path) -> None:
+    """PEFT trains a copy of it there: under its other names the base's stays."""
+    peft_model(name, lora(name, modules_to_save=[module])).save_pretrained(tmp_path)
+    with pytest.raises(af.AllformerError, match=r"(wte|shared).weight apart from .*untie them"):
+        af.load(tmp_path, base=base(name)[1])
+
+
+@pytest.mark.parametrize("name", ["bert", "vit"])
+def test_every_bias_beside_a_head_goes_both_ways(name: str, tmp_path: Path) -> None:
+    """PEFT writes the head of BERT's three times then, and ViT's bias under the changed module."""
+    both_ways(name, lora(name, bias="all", target_modules="all-linear"), tmp_path)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_a_vocabulary_that_has_grown_comes_with_the_adapter(name: str, tmp_path: Path) -> None:
+    theirs = deepcopy(base(name)[0])
+    theirs.resize_token_embeddings(64)
+    theirs = peft.get_peft_model(theirs, lora(name, init_lora_weights=False)).eval()
+    for parameter in theirs.parameters():  # and no buffer: angles are of fp32 on both sides
+        parameter.data = parameter.data.double()
+    theirs.save_pretrained(tmp_path / "theirs", save_embedding_layers=True)
+    ours = af.load(tmp_path / "theirs", base=base(name)[1])
+    alike(ours, theirs, BASES[name].inputs())
+    af.save_adapter(ours, tmp_path / "ours")
+    alike(af.load(tmp_path / "ours"), theirs, BASES[name].inputs())
+
+
 @pytest.mark.parametrize(
     "more",
-    [{"lora_bias": True}, {"target_modules": ["wte"]}],
-    ids=lambda more: next(iter(more)),
-)
+    [
+        {"lora_bias": True}, {"target_modules": ["wte"]}, {"target_modules": ["lm_head", "c_fc"]},
+        {"trainable_token_indices": [3]},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_what_we_cannot_say_is_refused(more: dict[str, Any], tmp_path: Path) -> None:
     peft_model("gpt2", lora("gpt2", **more)).save_pretrained(tmp_path)
-    with pytest.raises(af.AllformerError, match=r"PEFT"):
+    with pytest.raises(af.AllformerError, match=r"merge (it|the adapter) with PEFT"):
         af.load(tmp_path, base=base("gpt2")[1])
 
 

@@ -284,8 +284,18 @@ def test_held_out_texts_never_stay_in_train(tmp_path: Path) -> None:
     assert {record["text"] for record in hold_out(backward, 10, seed=3)[1]} == held
     assert {record["text"] for record in hold_out(forward, 10, seed=4)[1]} != held
     assert hold_out(forward, 10, column="label")[1].count() == 10
-    with pytest.raises(DataError, match="there are 40 different texts; hold out fewer"):
+    with pytest.raises(DataError, match="of text there are 40 different ones; hold out fewer, or"):
         hold_out(forward, 40)
+
+
+def test_records_of_several_forms_are_held_out_side_by_side(tmp_path: Path) -> None:
+    lines = [f'{{"{"ab"[i % 2]}": "text {i}"}}' for i in range(20)]
+    records = open_records(write(tmp_path / "a.jsonl", "\n".join(lines)))
+    train, validation = (list(half) for half in hold_out(records, 8, column="a"))
+    assert {key for record in validation for key in record} == {"a", "b"}
+    assert sorted(map(str, train + validation)) == sorted(map(str, records))
+    with pytest.raises(DataError, match="column='c' is not there; there is a"):
+        hold_out(records, 8, column="c")
 
 
 def test_reading_knows_its_place_its_bytes_and_goes_on_from_anywhere(tmp_path: Path) -> None:

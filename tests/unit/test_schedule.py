@@ -157,3 +157,9 @@ def test_what_cannot_be_is_refused_in_words(section, message):
 def test_a_warm_up_below_one_is_a_share_of_the_steps(schedule):
     share = type(schedule)(**{**vars(schedule), "warmup": WARMUP / TOTAL})
     assert rates(share) == rates(schedule)
+
+
+@pytest.mark.parametrize("kind", [Cosine, Linear, WarmupStableDecay, Constant, InverseSqrt])
+def test_without_a_warm_up_the_first_step_has_the_peak_and_may_be_the_only_one(kind):
+    assert kind(0).rate(1, PEAK, TOTAL) == PEAK
+    assert kind(0.06).rate(1, PEAK, 1) == PEAK  # a share of few steps is none

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from allformer.checkpoint.adapter.files import BEFORE, AdapterFiles
+from allformer.checkpoint.adapter.files import BEFORE, AdapterFiles, plain_names
 from allformer.checkpoint.adapter.form import Tensors
 from allformer.checkpoint.adapter.task import kind_of
+from allformer.checkpoint.adapter.whole import LAYER
 from allformer.checkpoint.files import TensorFiles
 from allformer.checkpoint.stored import InMemory, Stored
 from allformer.errors import CheckpointError
@@ -31,6 +32,22 @@ class Task:
     raw: dict[str, Any]
     named: str | None
     new: Tensors = field(default_factory=dict)
+
+
+def grown(adapter: AdapterFiles, raw: dict[str, Any], files: TensorFiles) -> Task:
+    """A base whose vocabulary has other words than its files: those of the adapter's whole tables.
+
+    Whoever adds tokens resizes the tables and saves them beside the adapter.
+    """
+    size, prefix = raw.get("vocab_size"), "" if "is" in raw else find_family(raw).prefix
+    new: Tensors = {}
+    for name, x in plain_names(adapter.tensors).items():
+        tried = (name, prefix + name, name.removeprefix(prefix))
+        found = next((known for known in tried if known in files), None)
+        if found is not None and files[found].shape == (size, *x.shape[1:]) != x.shape:
+            new[found] = x
+    rows = {len(x) for x in new.values()}
+    return Task({**raw, "vocab_size": rows.pop()}, None, new) if len(rows) == 1 else Task(raw, None)
 
 
 def task_config(adapter: AdapterFiles, raw: dict[str, Any], architecture: str | None) -> Task:
@@ -75,10 +92,9 @@ def _labels(head: Tensors) -> int:
 def _heads(tensors: Mapping[str, Any]) -> Tensors:
     """The tensors of a head among those that an adapter has whole."""
     out: Tensors = {}
-    for name, tensor in tensors.items():
-        plain = name.removeprefix(BEFORE[0])
-        plain = plain.removeprefix(BEFORE[1])
-        if plain.partition(".")[0] in HEADS and ".lora_" not in plain:
+    for name, tensor in plain_names(dict(tensors)).items():
+        plain = name.removeprefix(BEFORE[1])
+        if plain.partition(".")[0] in HEADS and ".lora_" not in plain and LAYER not in plain:
             out[plain] = tensor
     return out
 

@@ -128,5 +128,20 @@ def open_adapter(path: str | Path) -> AdapterFiles:
 
 
 def plain_names(tensors: Tensors, before: str = BEFORE[0]) -> Tensors:
-    """Without what PEFT puts before the names of modules."""
-    return {name.removeprefix(before): x for name, x in tensors.items()}
+    """Without what PEFT puts before the names of modules.
+
+    With `bias="all"` it writes a module that is trained whole under three names: its own, that of
+    its copy and that of the original, which the base has.
+    """
+    plain = {name.removeprefix(before): x for name, x in tensors.items()}
+    return {
+        name: x
+        for name, x in plain.items()
+        if ".original_module." not in name and not (set(_of_copy(name)) & plain.keys())
+    }
+
+
+def _of_copy(name: str) -> list[str]:
+    """What a tensor of a copy is called otherwise, with the adapter's name in it or not."""
+    module, copy, tensor = name.partition(".modules_to_save.")
+    return [f"{module}.{tensor}", f"{module}.{tensor.partition('.')[2]}"] if copy else []

@@ -102,7 +102,13 @@ def ends(chosen: Sequence[Site], among: Sequence[Site]) -> tuple[str, ...]:
 
 
 def unknown_module(fields: Fields, module: str, names: Names, count: int) -> CheckpointError:
-    """An adapter of another model."""
+    """An adapter of another model, or on what is no linear layer here: a table, a convolution."""
+    if names.find(module, names.modules) is not None:
+        return CheckpointError(
+            f"{fields.file.parent} changes {module}, which is no linear layer of this "
+            f"{names.architecture} here, but a table, a convolution or what scores tokens; merge "
+            f"it with PEFT (merge_and_unload)"
+        )
     here = ", ".join(list(names.sites)[:2])
     return CheckpointError(
         f"{fields.file.parent} changes {module}, which is no linear layer of this "

@@ -144,6 +144,8 @@ def _check_others(fields: Fields) -> None:
         "fan_in_fan_out", "megatron_core", "loftq_config", "qalora_group_size", "eva_config",
         "ensure_weight_tying", "runtime_config", "bias",
     )  # fmt: skip
+    merge = "merge it with PEFT (merge_and_unload)"
+    fields.among("layer_replication", (), merge)  # its keys name layers that the base has not
     start = fields.take("init_lora_weights", True, CHOICE)
     if start not in STARTS:
         raise CheckpointError(

@@ -63,8 +63,8 @@ def _read(model: Any, files: AdapterFiles) -> tuple[Any, dict[str, Any]]:
     fields = Fields(files.raw, files.file)
     tensors = plain_names(files.tensors, form.before)
     said = form.read(fields, tensors, names, model)
-    own = read_whole(fields, tensors, names, model)
     fields.close()
+    own = read_whole(fields, tensors, names, model)
     whole = tuple(covered(own.keys(), base_tensors(model)))
     beside = tuple(path for path in own if not any(path.startswith(f"{m}.") for m in whole))
     return replace(said.method, whole=(*whole, *beside)), said.state | own

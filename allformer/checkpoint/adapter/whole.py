@@ -57,8 +57,30 @@ def read_whole(fields: Fields, tensors: Tensors, names: Names, model: Any) -> Te
             own[op.ours] = base[op.ours].detach().clone()
         part = next(p for p in op.parts(own[op.ours]) if names.now(p.theirs) == found)
         check_shape(fields, key, tensor, part.shape)
+        _check_untied(fields, found, tensor, part.view, tensors, names)
         part.view.copy_(tensor.reshape(part.view.shape))
     return own
+
+
+def _check_untied(
+    fields: Fields, name: str, tensor: Tensor, base: Tensor, tensors: Tensors, names: Names
+) -> None:
+    """PEFT trains a copy of a module: under the other names of its tensors the base's stay.
+
+    What is whole in the file but no such copy (`save_embedding_layers`) is all of them.
+    """
+    module, others = name.rpartition(".")[0], {b for b, a in names.aliases.items() if a == name}
+    copied = any(module.endswith(said) for said in fields.raw.get("modules_to_save") or ())
+    apart = others - {names.find(key, others) for key in tensors}
+    if copied and apart and not torch.equal(base.reshape(tensor.shape).to(tensor), tensor):
+        raise _apart(fields, name, min(apart))
+
+
+def _apart(fields: Fields, name: str, other: str) -> CheckpointError:
+    return CheckpointError(
+        f"{fields.file.parent} has {name} apart from {other}, which are one tensor in this model; "
+        f"untie them (tie_word_embeddings: false, and both in the file), and load that"
+    )
 
 
 def _check_alias(
@@ -83,10 +105,7 @@ def _check_alias(
         parts = op.parts(base[op.ours].detach())
         mine = next(part.view for part in parts if names.now(part.theirs) == first)
     if mine.shape != tensor.shape or not torch.equal(mine.to(tensor), tensor):
-        raise CheckpointError(
-            f"{fields.file.parent} has {name} apart from {first}, which are one tensor in this "
-            f"model; untie them (tie_word_embeddings: false, and both in the file), and load that"
-        )
+        raise _apart(fields, name, first)
 
 
 def write_whole(

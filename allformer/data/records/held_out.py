@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from allformer.data.parallel import smallest, text_hash
-from allformer.data.records.records import Half, Records, Skipped
+from allformer.data.parallel import smallest
+from allformer.data.records.records import Half, Records, Skipped, said
 from allformer.errors import DataError
 
 
@@ -18,9 +18,9 @@ def hold_out(
     >>> train, validation = hold_out(open_records("reviews.csv"), 1000, column="text")
 
     The choice depends on the texts of `column` (by itself "text", else the first) and the seed,
-    not on the order. All records of one text fall on the same side, so validation may hold a few
-    more than `count`, and nothing that is validated on is trained on. Reads all records once here
-    and keeps only `count` hashes.
+    not on the order; a record of another form counts by all that it says. All records of one text
+    fall on the same side, so validation may hold a few more than `count`, and nothing that is
+    validated on is trained on. Reads all records once here and keeps only `count` hashes.
     """
     if records.half is not None:
         raise DataError("these records are one side of hold_out already; split the whole instead")
@@ -29,17 +29,18 @@ def hold_out(
 
     def hashes() -> Iterator[int]:
         nonlocal column
-        for record in records:
+        for number, record in enumerate(records):
             column = column or ("text" if "text" in record else next(iter(record)))
-            if column not in record:
+            if not number and column not in record:
                 raise DataError(f"column={column!r} is not there; there is {', '.join(record)}")
-            yield text_hash(str(record[column]), seed)
+            yield said(record, column, seed)
 
     limit, different = smallest(hashes(), count)
     if limit is None or column is None:
         raise DataError(
-            f"count={count} leaves nothing to train on: there are {different} different texts; "
-            "hold out fewer"
+            f"count={count} leaves nothing to train on: of {column or 'texts'} there are "
+            f"{different} different ones; hold out fewer, or give held-out data of its own "
+            f"(data.validation)"
         )
     train, validation = (
         replace(records, half=Half(column, limit, seed, inside), skipped=Skipped())

@@ -50,7 +50,12 @@ class Half:
     inside: bool
 
     def has(self, record: Record) -> bool:
-        return (text_hash(str(record[self.column]), self.seed) <= self.limit) == self.inside
+        return (said(record, self.column, self.seed) <= self.limit) == self.inside
+
+
+def said(record: Record, column: str, seed: int) -> int:
+    """The hash of a column's text, or of all a record says where it has another form."""
+    return text_hash(str(record.get(column, record)), seed)
 
 
 @dataclass
