@@ -29,8 +29,8 @@ from allformer.train.batch import mapped
 from allformer.train.best import Best
 from allformer.train.diagnose import diverged, explain_nonfinite
 from allformer.train.interrupts import interrupts
+from allformer.train.kept import clear, drop_old, set_asides
 from allformer.train.known_data import check_data, write_data
-from allformer.train.kept import clear, set_asides
 from allformer.train.lock import only_one
 from allformer.train.metrics import Metrics
 from allformer.train.objectives import find_objective
@@ -537,6 +537,8 @@ class Job:
         for checkpoint in found:
             if why := damage(checkpoint):
                 set_aside(checkpoint, why, self.say)
+        # Killed in its last save, a run has one too many: the mean would be another.
+        drop_old(self.run, _kept(self.recipe.train), self.saves_every)
         good = checkpoints(self.run)
         if not good:
             raise CheckpointError(f"{self.run} has no good checkpoint left to take weights from")

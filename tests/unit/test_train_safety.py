@@ -33,6 +33,7 @@ from allformer.train.threads import pick_threads, threads
 from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
     crash,
     data,
+    interrupt,
     same_weights,
     steps_of,
     stop_at,
@@ -120,6 +121,26 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_was_not(
     same_weights(killed / "model.safetensors", straight / "model.safetensors")
     assert steps_of(killed, "nll") == steps_of(straight, "nll") == [4, 8, 12, 16, 20]
     assert steps_of(killed, "validation_nll") == [10, 20]
+
+
+def test_a_kill_in_the_last_save_leaves_no_checkpoint_too_many_in_the_mean(
+    straight,  # noqa: F811
+    data,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    run = tmp_path / "run"
+    stop_at(monkeypatch, 17, interrupt)  # a checkpoint between two others
+    with pytest.raises(Interrupted):
+        train(toy_recipe(data), run, device="cpu")
+    monkeypatch.setattr(state, "drop_old", crash)
+    with pytest.raises(TypeError):
+        train(None, run, device="cpu", resume=True)
+    monkeypatch.undo()
+    assert [path.name[-2:] for path in checkpoints(run)] == ["10", "15", "17", "20"]
+    train(None, run, device="cpu", resume=True)
+    same_weights(run / "model.safetensors", straight / "model.safetensors")
+    assert [c.name for c in checkpoints(run)] == [c.name for c in checkpoints(straight)]
 
 
 AT_RANDOM = textwrap.dedent("""
@@ -396,7 +417,8 @@ def test_a_run_begins_without_what_one_left_that_never_saved(data, tmp_path, mon
     with pytest.raises(MemoryError):
         train(make_recipe(toy_recipe(data, steps=8).plain(), asked), run, device="cpu")
     monkeypatch.undo()
-    assert (run / "best").is_dir() and not checkpoints(run)
+    assert (run / "best").is_dir()
+    assert not checkpoints(run)
     with (run / "metrics.jsonl").open("a") as file:  # one that looks before its first step
         file.write('{"step": 0, "validation_nll": 1.0}\n')
     other = make_recipe(toy_recipe(data, steps=3).plain(), ["model.dim=16", "train.best=nll"])
