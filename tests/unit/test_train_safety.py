@@ -350,6 +350,12 @@ def test_a_full_disk_leaves_what_was_kept(what, straight, data, tmp_path, monkey
     same_weights(run / "model.safetensors", straight / "model.safetensors")
 
 
+def test_a_tokeniser_that_cannot_be_written_is_one_sentence(data, tmp_path):  # noqa: F811
+    (tmp_path / "run" / "tokenizer.json").mkdir(parents=True)
+    with pytest.raises(TrainingError, match=r"tokenizer\.json: Is a directory; what was kept is"):
+        train(toy_recipe(data), tmp_path / "run", device="cpu")
+
+
 def test_an_error_of_the_system_is_one_sentence(data, tmp_path, monkeypatch):  # noqa: F811
     def full(self, **row):
         raise OSError(28, "No space left on device", str(self.path))
