@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from loss_alone import LossAlone
 from sides import EVERYWHERE, Step, TorchTransformer, peer_step, to_padded
 from torch import Tensor, nn
 
@@ -55,12 +56,13 @@ class Words(NamedTuple):
     tokens: int
 
 
-class WordLoss:
+class WordLoss(LossAlone):
     """The loss over the vocabulary, at the places that count and nowhere else."""
 
     terms = ("words",)
 
     def __init__(self, stack: str) -> None:
+        super().__init__()
         self.stack = stack
 
     def loss(self, model: Any, batch: Words, *, smoothing: float = 0.0, dtype: Any = None) -> Any:

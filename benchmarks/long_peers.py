@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from long_growth import SHAPES, tree
+from loss_alone import LossAlone
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from turns import attempt, turn
@@ -387,12 +388,13 @@ class Batch(NamedTuple):
     tokens: int
 
 
-class LongWords:
+class LongWords(LossAlone):
     """The loss over the vocabulary at the places that count."""
 
     terms = ("words",)
 
     def __init__(self, stack: str) -> None:
+        super().__init__()
         self.stack = stack
 
     def loss(self, model: Any, batch: Batch, *, smoothing: float = 0.0, dtype: Any = None) -> Any:

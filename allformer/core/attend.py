@@ -16,7 +16,7 @@ from allformer.core.look import Look, blind_rows
 
 def attention_scores(q: Tensor, k: Tensor, *, scale: float, bias: Tensor | None = None) -> Tensor:
     """Q Kᵀ · scale (+ bias): B H T D, B G S D → B H T S."""
-    scores = q @ _to_heads(k, q.shape[1]).transpose(-2, -1) * scale
+    scores = q @ to_heads(k, q.shape[1]).transpose(-2, -1) * scale
     return scores if bias is None else scores + bias.to(scores.dtype)
 
 
@@ -34,9 +34,9 @@ def attention_weights(scores: Tensor, look: Look) -> Tensor:
 
 def mix(weights: Tensor, v: Tensor) -> Tensor:
     """weights · V: B H T S, B G S D → B H T D."""
-    return weights @ _to_heads(v, weights.shape[1])
+    return weights @ to_heads(v, weights.shape[1])
 
 
-def _to_heads(x: Tensor, heads: int) -> Tensor:
+def to_heads(x: Tensor, heads: int) -> Tensor:
     """Each key/value head serves H/G query heads in a row: B G S D → B H S D."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

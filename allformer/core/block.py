@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.attention import Attention
+from allformer.core.dropout import drop
 from allformer.core.feed_forward import Feed
 from allformer.core.fused.norm import NOTHING, Thinning, add_norm, norm_of_sum
 from allformer.core.norm import make_norm
@@ -175,9 +175,9 @@ class Block(nn.Module):
         added, normed = f"{step.name}_added", f"{step.name}_norm"
         if self.pre:
             h = step.added(x, tap(self, normed, step.norm(x)))
-            return tap(self, added, _first(x, h) + F.dropout(h, self.dropout, self.training))
+            return tap(self, added, _first(x, h) + drop(h, self.dropout, self.training))
         h = step.added(x, x)
-        h = tap(self, added, _first(x, h) + F.dropout(h, self.dropout, self.training))
+        h = tap(self, added, _first(x, h) + drop(h, self.dropout, self.training))
         return tap(self, normed, step.norm(h))
 
     def carry(self, x: Tensor, carried: Carried, steps: list[Step]) -> tuple[Tensor, Tensor | None]:

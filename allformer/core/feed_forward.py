@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.activation import ACT
+from allformer.core.dropout import drop
 from allformer.core.fused.feed import feed_inner, feed_serves, feed_tail
 from allformer.core.fused.linear import linear
 from allformer.core.fused.norm import NOTHING, Thinning
@@ -57,7 +57,7 @@ class Feed(nn.Module):
             return inner
         h = self.act(h) if gate is None else self.act(gate) * h
         h = tap(self, "inner", h)
-        h = F.dropout(h, self.dropout, self.training)
+        h = drop(h, self.dropout, self.training)
         return tap(self, "output", self.down(h))
 
     @property

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
 from allformer.core import flows, mixers, relatives, sources  # noqa: F401  (registers them)
 from allformer.core.block import Block, Carried
+from allformer.core.dropout import drop
 from allformer.core.flows.flow import Run
 from allformer.core.fused import ready
 from allformer.core.fused.norm import NOTHING, Thinning, norm_of_sum
@@ -252,7 +252,7 @@ class Stack(nn.Module):
             x = self._settle(x, h, before)
         elif self.final_norm is not None:
             x = self.final_norm(x)
-        return F.dropout(tap(self, "output", x), self.config.final_dropout, self.training)
+        return drop(tap(self, "output", x), self.config.final_dropout, self.training)
 
     def _narrowed(
         self, layer: Any, plan: Any, relation: Relation, front: int

@@ -27,7 +27,7 @@ def write_tokenizer(
         main = directory / "vocab.json"
     else:
         main = directory / PIPELINE
-        inner.save(str(main))
+        write_pipeline(inner, main)
     config = json.dumps(settings.to_config(), indent=2, ensure_ascii=False, sort_keys=True)
     (directory / CONFIG).write_text(config + "\n", encoding="utf-8")
     templates = settings.chat_template or {}
@@ -42,6 +42,11 @@ def write_tokenizer(
             file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
     return main
+
+
+def write_pipeline(inner: tokenizers.Tokenizer, file: Path) -> None:
+    """As `inner.save` does, whose error of a full disk is of no kind and has no file's name."""
+    file.write_bytes(inner.to_str(pretty=True).encode())
 
 
 def json_file(path: str | Path) -> Path:

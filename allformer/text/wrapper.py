@@ -18,7 +18,7 @@ from allformer.errors import ConfigError, DataError
 from allformer.text.batch import Batch
 from allformer.text.chat import apply_template
 from allformer.text.cutting import Cutter, check_lengths, copy_tokenizer
-from allformer.text.files import json_file, write_tokenizer
+from allformer.text.files import json_file, write_pipeline, write_tokenizer
 from allformer.text.ids import Ids
 from allformer.text.inputs import Texts, not_text, pair_up
 from allformer.text.marian import MarianPipeline
@@ -217,7 +217,7 @@ class Tokenizer(Ids):
         if file.parent == Path(path) or isinstance(self._inner, MarianPipeline):
             return write_tokenizer(Path(path), self._inner, self.settings)
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._inner.save(str(file))
+        write_pipeline(self._inner, file)
         return file
 
     @classmethod

@@ -6,6 +6,7 @@ RUN/best/: model.safetensors and best.json {"step": 1200, "figure": "f1", "value
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -89,4 +90,6 @@ class Best:
 
     def _better(self, value: float, than: float) -> bool:
         lower = self.figure.split("_")[0] in LOWER or self.figure in LOWER
+        if math.isnan(than):  # a correlation of what does not vary yet is none
+            return not math.isnan(value)
         return value < than if lower else value > than

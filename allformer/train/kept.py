@@ -23,6 +23,20 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted((run / "checkpoints").glob("step-????????"))
 
 
+def set_asides(run: Path) -> list[Path]:
+    """Those that were damaged: they no longer count, and are somebody's all the same."""
+    return sorted((run / "checkpoints").glob("step-????????.damaged*"))
+
+
+def clear(run: Path) -> None:
+    """Leave nothing of a run that ended here before its first checkpoint: its figures and its best
+    weights would be taken for those of the one that begins."""
+    for name in ("best", "best.part", "best.old", "tensorboard"):
+        shutil.rmtree(run / name, ignore_errors=True)
+    for name in ("metrics.jsonl", "statistics.jsonl", "generation_config.json"):
+        (run / name).unlink(missing_ok=True)
+
+
 def step_of(checkpoint: Path) -> int:
     """The step at which a checkpoint was saved."""
     return int(checkpoint.name.removeprefix("step-"))

@@ -30,6 +30,7 @@ from allformer.train.batch import mapped
 from allformer.train.best import Best
 from allformer.train.diagnose import diverged, explain_nonfinite
 from allformer.train.interrupts import interrupts
+from allformer.train.kept import clear, drop_old, set_asides
 from allformer.train.known_data import check_data, write_data
 from allformer.train.lock import only_one
 from allformer.train.metrics import Metrics
@@ -118,6 +119,8 @@ def train(
             objective = open_objective(recipe, corpus, check=not resume)
             run.mkdir(parents=True, exist_ok=True)
             with only_one(run) if ranks.main else nullcontext():
+                if not resume:
+                    ranks.same(lambda: clear(run))
                 job = Job(
                     objective, run, place, resume, allow_changed_data, compile, profile, ranks
                 )
@@ -128,7 +131,8 @@ def train(
 def _goes_on(run: Path, recipe: Recipe) -> bool:
     """Whether a new run is one that a launcher has started again; any other that is there is no
     place for a new one."""
-    if not checkpoints(run) and not any((run / name).exists() for name in RESULTS):
+    there = [*checkpoints(run), *set_asides(run), *(run / name for name in RESULTS)]
+    if not any(path.exists() for path in there):
         return False
     if launched() and (run / RECIPE).is_file():
         # An objective may have settled its own two sections by the data, which is known again.
@@ -534,6 +538,8 @@ class Job:
         for checkpoint in found:
             if why := damage(checkpoint):
                 set_aside(checkpoint, why, self.say)
+        # Killed in its last save, a run has one too many: the mean would be another.
+        drop_old(self.run, _kept(self.recipe.train), self.saves_every)
         good = checkpoints(self.run)
         if not good:
             raise CheckpointError(f"{self.run} has no good checkpoint left to take weights from")

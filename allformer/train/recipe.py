@@ -68,17 +68,22 @@ def make_recipe(data: Any, overrides: Iterable[str] = (), where: str = "recipe")
         if section in ("objective", "tune") and isinstance(before, str):
             before = {"is": before}
         before = as_mapping(before, f"{where}.{section}")
-        for inner in ("change", "head"):  # model.change.encoder.dim: a path of the tree
-            if section == "model" and name.startswith(f"{inner}."):
-                name, value = inner, {**(before.get(inner) or {}), name[len(inner) + 1 :]: value}
-        inner, dot, rest = name.partition(".")
-        if section == "objective" and dot:  # objective.loss.beta: of a section inside
-            whole = as_mapping(before.get(inner) or {}, f"{where}.{section}.{inner}")
-            name, value = inner, {**whole, rest: value}
-        given[section] = {**before, name: value}
+        path = name.split(".")
+        if section == "model" and path[0] == "change":  # what follows is a path of the tree
+            path = name.split(".", 1)
+        given[section] = _with(before, path, value, f"{where}.{section}")
         if (section, name) == ("train", "steps") and value is not None:
             given[section].pop("epochs", None)  # else they would say the steps, and this nothing
     return _recipe(given, where)
+
+
+def _with(given: dict[str, Any], path: list[str], value: Any, where: str) -> dict[str, Any]:
+    """A section with a value in it or, as data.augment.flip, in one that is inside."""
+    name, *rest = path
+    if rest:
+        inner = as_mapping(given.get(name) or {}, f"{where}.{name}")
+        value = _with(inner, rest, value, f"{where}.{name}")
+    return {**given, name: value}
 
 
 def read_override(override: str) -> tuple[str, str, Any]:
@@ -86,7 +91,7 @@ def read_override(override: str) -> tuple[str, str, Any]:
     key, equals, text = override.partition("=")
     key = MOVED.get(key.strip(), key.strip())
     section, dot, name = key.partition(".")
-    if not equals or not dot:
+    if not equals or not dot or not all(key.split(".")):
         raise ConfigError(f"--set {override!r} is not section.key=value; try train.steps=500")
     try:
         return section, name, read_yaml(text, text)

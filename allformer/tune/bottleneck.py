@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from allformer.core.activation import ACT
 from allformer.core.block import Block, Step
+from allformer.core.dropout import drop
 from allformer.core.precision import cast
 from allformer.errors import ConfigError, did_you_mean
 from allformer.tune.deltas import device_of, wide_dtype
@@ -119,7 +120,7 @@ class Neck(nn.Module):
         kind = x.dtype
         low = self.act(F.linear(x, cast(self.down, kind), cast(self.down_bias, kind)))
         y = F.linear(low, cast(self.up, kind), cast(self.up_bias, kind))
-        y = F.dropout(y, self.dropout, self.training)
+        y = drop(y, self.dropout, self.training)
         return y if self.scale == 1.0 else y * self.scale
 
 

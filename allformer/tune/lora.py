@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from allformer.core.dropout import drop
 from allformer.core.precision import cast
 from allformer.errors import ConfigError
 from allformer.tune.deltas import Change, Deltas, dense, device_of, spread, wide_dtype
@@ -127,7 +128,7 @@ class LoraChange(Change):
         return dict(self.parts.items())  # type: ignore[arg-type]
 
     def leave(self, x: Tensor, y: Tensor, layer: Any) -> Tensor:
-        seen = F.dropout(x, self.dropout, self.training)
+        seen = drop(x, self.dropout, self.training)
         low = F.linear(seen, cast(self._down(), x.dtype))  # … R
         up = cast(self._up(), x.dtype)  # N R
         if not self.dora:

@@ -26,7 +26,7 @@ from tests.property import (
     test_precision,
     test_taps,
 )
-from tests.unit import test_config, test_count, test_init, test_parts
+from tests.unit import test_config, test_count, test_dropout, test_init, test_parts
 
 KILLERS: dict[str, Callable[[], None]] = {
     "torch post-norm": partial(torch_parity.check_forward, "post", "relu", False),
@@ -93,6 +93,8 @@ KILLERS: dict[str, Callable[[], None]] = {
     "sinusoid shifts": partial(test_positions.check_linear, 7),
     "too long": test_positions.check_too_long,
     "dropout": partial(test_precision.check_dropout, "sub-layers", "packed"),
+    "dropout's share": test_dropout.check_kept,
+    "dropout in torch's place": test_dropout.check_attention,
     "dropout of weights": partial(test_precision.check_dropout, "attention weights", "eager"),
     "dropout of the input": partial(test_precision.check_dropout, "input", "grid"),
     "dropout inside": partial(test_precision.check_dropout, "feed-forward", "grid"),
@@ -251,7 +253,7 @@ MUTANTS: list[Mutant] = [
         "attention:Attention.forward", 'self.out(tap(self, "context", context))', "context",
         "torch self-attention", "numpy post-norm"),
     bug("key heads repeated in the wrong order", "garbage from checkpoints",
-        "attend:_to_heads", "x.repeat_interleave(heads // x.shape[1], dim=1)",
+        "attend:to_heads", "x.repeat_interleave(heads // x.shape[1], dim=1)",
         "x.repeat(1, heads // x.shape[1], 1, 1)",
         "key head, eager", "grouped, eager", "eager is fast", "kernels"),
     bug("cross-attention looks at its own side", "translates without the source",
@@ -382,14 +384,21 @@ MUTANTS: list[Mutant] = [
         "torch.manual_seed(0), nn.init.xavier_uniform_(self.weight)", "no twins"),
     # --- dropout and dtype ------------------------------------------------------------------------
     bug("dropout in eval mode", "not deterministic", "block:Block.join",
-        "h = tap(self, added, _first(x, h) + F.dropout(h, self.dropout, self.training))",
-        "h = tap(self, added, _first(x, h) + F.dropout(h, self.dropout))", "dropout"),
+        "h = tap(self, added, _first(x, h) + drop(h, self.dropout, self.training))",
+        "h = tap(self, added, _first(x, h) + drop(h, self.dropout))", "dropout"),
     bug("attention dropout in eval mode", "not deterministic", ATTEND,
         "self.dropout if self.training else 0.0", "self.dropout", "dropout of weights"),
     bug("input dropout missing", "overfits", "sources.source:Source.forward",
         "if not before:", "if False:", "dropout of the input"),
     bug("feed-forward dropout missing", "overfits", "feed_forward:Feed._all",
-        "h = F.dropout(h, self.dropout, self.training)", "pass", "dropout inside"),
+        "h = drop(h, self.dropout, self.training)", "pass", "dropout inside"),
+    bug("dropout without its scale", "smaller in training than after it", "dropout:_kept",
+        "kept.mul_(_LEVELS / (_LEVELS - level))", "kept", "dropout's share"),
+    bug("dropout's bytes without their sign", "half as much is dropped", "dropout:_kept",
+        "level - _LEVELS // 2", "level // 2 - _LEVELS // 2", "dropout's share"),
+    bug("blind rows look at all", "what nobody may see is mixed in", "kernels.sdpa:SDPA.__call__",
+        "return out if look.blind is None else out.masked_fill(look.blind, 0.0)\n        shape",
+        "return out\n        shape", "dropout in torch's place"),
     bug("compute dtype ignored", "half the speed", "sources.source:Source.forward",
         "x.to(dtype or x.dtype)", "x", "bf16"),
     # --- labels and loss --------------------------------------------------------------------------

@@ -46,7 +46,7 @@ MUTANTS: list[Mutant] = [
         f"{LORA}:LoraChange.merged", "wide.norm(dim=1))[:, None]",
         "wide.norm(dim=1).flip(0))[:, None]", "dora, merged"),
     bug("dropout in evaluation", "answers are drawn", f"{LORA}:LoraChange.leave",
-        "F.dropout(x, self.dropout, self.training)", "F.dropout(x, self.dropout, True)",
+        "drop(x, self.dropout, self.training)", "drop(x, self.dropout, True)",
         "lora dropout"),
     bug("DoRA's base is not thinned out", "not what PEFT trains", f"{LORA}:LoraChange.leave",
         "layer.bare(seen) if", "y if", "lora dropout"),

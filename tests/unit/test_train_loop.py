@@ -346,6 +346,8 @@ def test_a_huge_learning_rate_is_stopped_with_finite_weights(data, tmp_path):
         ("train: {precision: int8}", r"train\.precision='int8' .* try auto, fp32, bf16, fp16"),
         ("tokenizer: {kind: word}", r"tokenizer\.kind='word' .* try bpe"),
         ("a: [", r"r\.yaml is not YAML"),
+        ("train: {'': 5}", r"r\.yaml\.train\. is not known; there is steps"),
+        ("model: {checkpoint: a, head: tags}", r"model\.head is 'tags'; it must be a section"),
     ],
 )
 def test_a_wrong_recipe_names_the_key_and_the_way_out(text, said, tmp_path):
@@ -365,6 +367,9 @@ def test_a_wrong_recipe_names_the_key_and_the_way_out(text, said, tmp_path):
         ("train.steps=many", r"train\.steps='many' must be int"),
         ("name.first=x", r"name is 'run'; it must be a section"),
         ("train.steps=[", r"'train.steps=\[': '\[' is not YAML"),
+        ("train.=5", "'train.=5' is not section.key=value"),
+        ("model..dim=5", r"'model\.\.dim=5' is not section\.key=value"),
+        ("data.swap.x=5", r"recipe\.data\.swap=\{'x': 5\} must be bool"),
     ],
 )
 def test_a_wrong_override_is_refused_with_the_way_out(override, said):
@@ -390,6 +395,21 @@ def test_overrides_win_and_leave_the_given_data_alone():
     assert (recipe.train.steps, recipe.optim.rate, recipe.model.dim) == (7, 1e-4, 64)
     assert data == {"train": {"steps": 5, "rate": 0.1}}
     assert make_recipe({}, ["data.path="]).data.path is None
+
+
+def test_an_override_reaches_into_sections_of_sections():
+    given = {
+        "data": {"path": "x", "columns": {"source": "article"}},
+        "model": {"preset": "t5-small"},
+    }
+    asked = ["data.columns.target=summary", "model.change.encoder.blocks.times=2"]
+    recipe = make_recipe(given, asked)
+    assert recipe.data.columns == {"source": "article", "target": "summary"}
+    assert recipe.model.change == {"encoder.blocks.times": 2}
+    seen = {"objective": "image-classification", "data": {"path": "x"}, "model": {"patch": 4}}
+    assert make_recipe(seen, ["data.augment.flip=0.5"]).data.augment.flip == 0.5
+    paired = {"objective": "contrastive", "model": {"vision": {"patch": 4}, "text": {}}}
+    assert make_recipe(paired, ["model.vision.dim=96"]).model.vision.dim == 96
 
 
 def test_yaml_out_and_in_is_the_same_recipe(tmp_path):

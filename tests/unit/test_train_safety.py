@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -30,7 +31,9 @@ from allformer.train.recipe import PairData, make_recipe, read_recipe
 from allformer.train.state import checkpoints
 from allformer.train.threads import pick_threads, threads
 from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
+    crash,
     data,
+    interrupt,
     same_weights,
     steps_of,
     stop_at,
@@ -118,6 +121,26 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_was_not(
     same_weights(killed / "model.safetensors", straight / "model.safetensors")
     assert steps_of(killed, "nll") == steps_of(straight, "nll") == [4, 8, 12, 16, 20]
     assert steps_of(killed, "validation_nll") == [10, 20]
+
+
+def test_a_kill_in_the_last_save_leaves_no_checkpoint_too_many_in_the_mean(
+    straight,  # noqa: F811
+    data,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    run = tmp_path / "run"
+    stop_at(monkeypatch, 17, interrupt)  # a checkpoint between two others
+    with pytest.raises(Interrupted):
+        train(toy_recipe(data), run, device="cpu")
+    monkeypatch.setattr(state, "drop_old", crash)
+    with pytest.raises(TypeError):
+        train(None, run, device="cpu", resume=True)
+    monkeypatch.undo()
+    assert [path.name[-2:] for path in checkpoints(run)] == ["10", "15", "17", "20"]
+    train(None, run, device="cpu", resume=True)
+    same_weights(run / "model.safetensors", straight / "model.safetensors")
+    assert [c.name for c in checkpoints(run)] == [c.name for c in checkpoints(straight)]
 
 
 AT_RANDOM = textwrap.dedent("""
@@ -271,6 +294,11 @@ def test_when_all_checkpoints_are_damaged_nothing_is_lost_and_it_says_so(run):
     with pytest.raises(CheckpointError, match="all 2 checkpoints are damaged and set aside"):
         train(None, run, device="cpu", resume=True)
     assert len(list((run / "checkpoints").glob("*.damaged"))) == 2
+    (run / "model.safetensors").unlink()  # not ended, as most that a disk damages
+    before = read_metrics(run)
+    with pytest.raises(CheckpointError, match="already holds a run"):
+        train(read_recipe(run / "recipe.yaml"), run, device="cpu")
+    assert read_metrics(run) == before
 
 
 def test_a_model_that_does_not_fit_is_no_damage(run):
@@ -320,6 +348,12 @@ def test_a_full_disk_leaves_what_was_kept(what, straight, data, tmp_path, monkey
     monkeypatch.setattr(state, "_write", plain)
     train(None, run, device="cpu", resume=True)
     same_weights(run / "model.safetensors", straight / "model.safetensors")
+
+
+def test_a_tokeniser_that_cannot_be_written_is_one_sentence(data, tmp_path):  # noqa: F811
+    (tmp_path / "run" / "tokenizer.json").mkdir(parents=True)
+    with pytest.raises(TrainingError, match=r"tokenizer\.json: Is a directory; what was kept is"):
+        train(toy_recipe(data), tmp_path / "run", device="cpu")
 
 
 def test_an_error_of_the_system_is_one_sentence(data, tmp_path, monkeypatch):  # noqa: F811
@@ -372,6 +406,32 @@ def test_a_kill_between_two_names_leaves_the_best_there_was(tmp_path):
     assert again.kept == best.kept
     assert not again.see(torch.nn.Linear(2, 2), 20, {"f1": 0.4})
     assert again.read(say) is not None
+
+
+def test_a_correlation_that_is_no_number_is_not_the_best_for_good(tmp_path):
+    best, model = Best(tmp_path, "pearson"), torch.nn.Linear(2, 2)
+    assert best.see(model, 10, {"pearson": math.nan})
+    assert best.see(model, 20, {"pearson": -0.5})
+    assert not best.see(model, 30, {"pearson": math.nan})
+    assert Best(tmp_path, "pearson").kept["step"] == 20
+
+
+def test_a_run_begins_without_what_one_left_that_never_saved(data, tmp_path, monkeypatch):  # noqa: F811
+    run, asked = tmp_path / "run", ["train.best=nll", "train.validate_every=2", "log.every=1"]
+    asked += ["log.tensorboard=false", "log.statistics=2"]
+    stop_at(monkeypatch, 4, crash)
+    with pytest.raises(MemoryError):
+        train(make_recipe(toy_recipe(data, steps=8).plain(), asked), run, device="cpu")
+    monkeypatch.undo()
+    assert (run / "best").is_dir()
+    assert not checkpoints(run)
+    with (run / "metrics.jsonl").open("a") as file:  # one that looks before its first step
+        file.write('{"step": 0, "validation_nll": 1.0}\n')
+    other = make_recipe(toy_recipe(data, steps=3).plain(), ["model.dim=16", "train.best=nll"])
+    train(other, run, device="cpu")
+    assert json.loads((run / "best" / "best.json").read_text(encoding="utf-8"))["step"] == 3
+    assert {row["step"] for row in read_metrics(run)} == {3}
+    assert not (run / "statistics.jsonl").exists()
 
 
 def test_halves_of_checkpoints_go_with_the_next_save(data, tmp_path):  # noqa: F811

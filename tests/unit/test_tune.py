@@ -15,6 +15,7 @@ from allformer import tune
 from allformer.checkpoint.save import save
 from allformer.config import ClassHead, EncoderOnly, Feed
 from allformer.core import layout
+from allformer.core.dropout import drop
 from allformer.core.inputs import Side
 from allformer.core.model import build
 from allformer.core.quantised import Quantised, QuantisedApart, pack, widened
@@ -192,7 +193,7 @@ def check_dropout() -> None:
         torch.manual_seed(0)
         found = layer(x)
         torch.manual_seed(0)
-        thin = torch.nn.functional.dropout(x, 0.5)
+        thin = drop(x, 0.5)
         pair = change.parts["whole"]
         factor = torch.ones((), dtype=torch.float64)
         if dora:

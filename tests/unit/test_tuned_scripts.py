@@ -13,6 +13,8 @@ import pytest
 import torch
 
 import allformer as af
+from allformer import config
+from allformer.core.layout import Grid
 from allformer.train.supervised.packed import lay_texts
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,19 @@ ROOT = Path(__file__).parents[2]
 def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     return importlib.import_module
+
+
+def test_what_the_training_benchmarks_are_taught_goes_through_the_step(script: Any) -> None:
+    cases, block = script("cases"), config.Block(config.Attention(2), config.Feed(16))
+    stack = config.Stack(8, config.Tokens(20), config.Sinusoidal(), (block,), causal=True)
+    tree = config.DecoderOnly(stack)
+    ids = torch.randint(20, (2, 5))
+    step = script("train_cpu").words_step(tree, "decoder")
+    assert step(cases.Words(ids, Grid(2, 5), ids, None, 10)).isfinite()
+    long = script("long_peers")
+    words = long.Batch(ids, None, ids.flatten(), None, 10)
+    model = af.build(tree, seed=0)
+    assert long._our_step(model, "decoder", words, torch.device("cpu"))().loss.isfinite()
 
 
 def test_no_scored_sentence_is_trained_on(script: Any, tmp_path: Path) -> None:

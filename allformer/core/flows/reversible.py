@@ -16,12 +16,12 @@ from itertools import chain
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from allformer import config
 from allformer.core.block import Block, Step
+from allformer.core.dropout import drop
 from allformer.core.flows.flow import Flow, Run
 from allformer.core.once import Tape
 from allformer.core.precision import widen
@@ -62,7 +62,7 @@ class Reversible(Flow):
 def _branch(x: Tensor, step: Step, layer: Block, dtype: torch.dtype) -> Tensor:
     """What a sub-layer makes of one stream, as it is added to the other."""
     h = step.work(tap(layer, f"{step.name}_norm", step.norm(x).to(dtype)))
-    return F.dropout(h, layer.dropout, layer.training).to(x.dtype)
+    return drop(h, layer.dropout, layer.training).to(x.dtype)
 
 
 class Past:

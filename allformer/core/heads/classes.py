@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
 from allformer.core.activation import ACT
+from allformer.core.dropout import drop
 from allformer.core.heads.head import Head, Hidden
 from allformer.core.linear import Linear
 from allformer.core.loss import IGNORE, Sums, check_targets, class_sums, entropy_sums
@@ -40,10 +40,10 @@ class ClassHead(Head):
         self.out = Linear(width, len(head.labels), bias=head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.dropout(x, self.config.dropout, self.training)
+        x = drop(x, self.config.dropout, self.training)
         if self.dense is not None:
             x = tap(self, "dense", self.act(self.dense(x)))
-            x = F.dropout(x, self.config.dropout, self.training)
+            x = drop(x, self.config.dropout, self.training)
         return tap(self, "logits", self.out(x))
 
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:

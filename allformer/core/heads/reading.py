@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from allformer import config
+from allformer.core.dropout import drop
 from allformer.core.feed_forward import Feed
 from allformer.core.heads.spans import SpanHead
 from allformer.core.inputs import Side
@@ -35,8 +35,8 @@ class ReadingHead(SpanHead):
         self.norm = make_norm(head.norm, stack.dim)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        h = self.feed(F.dropout(hidden, self.dropout, self.training))
-        h = F.dropout(h, self.dropout, self.training)
+        h = self.feed(drop(hidden, self.dropout, self.training))
+        h = drop(h, self.dropout, self.training)
         return tap(self, "logits", self.out(tap(self, "normed", self.norm(hidden + h))))
 
     def complete(self, side: Side) -> Side:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from allformer import config
+from allformer.core.dropout import drop
 from allformer.core.heads.head import Head, Hidden
 from allformer.core.layout import Layout
 from allformer.core.linear import Linear
@@ -34,7 +34,7 @@ class SpanHead(Head):
         self.out = Linear(stack.states, 2, bias=head.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        hidden = F.dropout(hidden, self.dropout, self.training)
+        hidden = drop(hidden, self.dropout, self.training)
         return tap(self, "logits", self.out(hidden))
 
     def on_grid(self, states: Tensor, layout: Layout, ids: Tensor | None) -> Tensor:

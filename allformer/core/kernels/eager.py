@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.attend import attention_scores, attention_weights, mix
+from allformer.core.dropout import drop
 from allformer.core.kernels.kernel import Case, Plan
 
 
@@ -23,4 +23,4 @@ class Eager:
     ) -> Tensor:
         assert plan.look is not None
         scores = attention_scores(q, k, scale=scale, bias=plan.look.bias)
-        return mix(F.dropout(attention_weights(scores, plan.look), dropout), v)
+        return mix(drop(attention_weights(scores, plan.look), dropout), v)

@@ -6,11 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from allformer.core.attend import mix, to_heads
 from allformer.core.compiling import constant
+from allformer.core.dropout import drop
 from allformer.core.fused import prepared
 from allformer.core.kernels.kernel import Case, Plan
 from allformer.core.kernels.whole import whole_rows, whole_serves
-from allformer.core.look import Look
+from allformer.core.look import Look, make_look
 
 FEW = 16  # queries of a head: those of a step, beams among them
 
@@ -35,6 +37,9 @@ class SDPA:
         if whole_serves(q, k, look, dropout):
             return whole_rows(q, k, v, scale)
         mask = look.merged if look.bias is None or look.merged is None else look.merged.to(q.dtype)
+        if dropout and q.device.type == "cpu" and not torch.compiler.is_compiling():
+            out = _dropped(q, k, v, look, scale, dropout)
+            return out if look.blind is None else out.masked_fill(look.blind, 0.0)
         shape, gqa = q.shape, q.shape[1] != k.shape[1]
         if gqa and mask is not None and q.shape[2] <= FEW:
             # torch's kernels that take a mask know no groups: it would write every key out again
@@ -46,6 +51,19 @@ class SDPA:
             enable_gqa=gqa,
         ).reshape(shape)  # fmt: skip
         return out if look.blind is None else out.masked_fill(look.blind, 0.0)
+
+
+def _dropped(q: Tensor, k: Tensor, v: Tensor, look: Look, scale: float, dropout: float) -> Tensor:
+    """The formula: on a CPU no kernel of torch's drops weights out, and its own form of it goes
+    over them more often, to look for rows that are forbidden as a whole."""
+    scores = (q * scale) @ to_heads(k, q.shape[1]).transpose(-2, -1)
+    if look.causal:
+        look = make_look(look.full_mask(q.shape[2], k.shape[2], q.device))
+    if look.merged is not None:
+        added = look.summed(q.dtype).merged
+        assert added is not None
+        scores = scores.add_(added.to(q.dtype))
+    return mix(drop(scores.softmax(dim=-1), dropout), v)
 
 
 def _folded(mask: Tensor, groups: int, heads: int) -> Tensor:

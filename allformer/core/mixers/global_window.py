@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
 from allformer.core.banded import Seen, banded
 from allformer.core.compiling import uncompiled
+from allformer.core.dropout import drop
 from allformer.core.kernels import Case, attend
 from allformer.core.kernels.flash_global import (
     Marked,
@@ -197,7 +197,7 @@ class GlobalWindow(Mixer):
         patched = tap(self, "weights", weights)
         if plan.kernel != "eager" and patched_scores is scores and patched is weights:
             return self._fast(own, plan)
-        patched = F.dropout(patched, self.dropout, self.training)
+        patched = drop(patched, self.dropout, self.training)
         context = mix(patched, own["v"])
         if plan.found is None:
             return context

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
 from allformer.core.chunks import HIDDEN, Ring, past_of, ring, weigh
+from allformer.core.dropout import drop
 from allformer.core.kernels.rings import attend_ring, ring_blocks, serves
 from allformer.core.layout import Layout
 from allformer.core.look import Look, blind_rows, make_look
@@ -110,5 +110,5 @@ class Local(Mixer):
         if hidden is not None:
             scores = scores.masked_fill_(hidden, HIDDEN.get(scores.dtype, -1e9))
         weights, _ = weigh(scores)
-        weights = F.dropout(tap(self, "chunk_weights", weights), self.dropout, self.training)
+        weights = drop(tap(self, "chunk_weights", weights), self.dropout, self.training)
         return (weights @ v).flatten(2, 3)  # B H length D

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 from allformer import config
 from allformer.core.chunks import ALONE, HIDDEN, Ring, past_of, ring, weigh
+from allformer.core.dropout import drop
 from allformer.core.fused.sorting import farthest, merge_rounds, merged, moved
 from allformer.core.kernels.rings import attend_ring, ring_blocks, serves
 from allformer.core.layout import Layout
@@ -142,7 +142,7 @@ class LSH(Mixer):
             scores = scores.masked_fill_(hidden, HIDDEN.get(scores.dtype, -1e9))
         scores = scores.masked_fill_(_itself(query, key), ALONE.get(scores.dtype, -1e5))
         weights, total = weigh(scores)
-        weights = F.dropout(tap(self, "chunk_weights", weights), self.dropout, self.training)
+        weights = drop(tap(self, "chunk_weights", weights), self.dropout, self.training)
         return (weights @ v).flatten(2, 3), total.flatten(2)
 
     def _keys(self, qk: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
+from allformer.core.dropout import drop
 from allformer.core.linear import Linear
 from allformer.core.places import Places
 from allformer.core.registry import implements
@@ -127,7 +128,7 @@ class Distances(Relation):
         if self._table is None or self._table.shape[0] != keys:
             like = places.key.new_empty(0, dtype=self.dtype)
             table = sinusoids(keys, owner.dim, owner.config.clamp, like)
-            table = F.dropout(table, owner.config.dropout, owner.training)
+            table = drop(table, owner.config.dropout, owner.training)
             self._table = tap(owner, "relative", table)
 
     def query(self, q: Tensor, part: nn.Module | None) -> Tensor:

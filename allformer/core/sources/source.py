@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
+from allformer.core.dropout import drop
 from allformer.core.inputs import Side
 from allformer.core.linear import Linear
 from allformer.core.norm import make_norm
@@ -59,12 +59,12 @@ class Source(nn.Module):
             x = x + tap(self, "positions", self._positions(side, x))
         before = self.stack.dropout_at == "summed"
         if before:
-            x = F.dropout(x, self.stack.dropout, self.training)
+            x = drop(x, self.stack.dropout, self.training)
         if self.norm is not None:
             x = self.norm(x)
         x = tap(self, "embedded", x.to(dtype or x.dtype))  # from here on the compute dtype
         if not before:
-            x = F.dropout(x, self.stack.dropout, self.training)
+            x = drop(x, self.stack.dropout, self.training)
         return x if self.widen is None else tap(self, "widened", self.widen(x))
 
     def _positions(self, side: Side, x: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from allformer import config
+from allformer.core.dropout import drop
 from allformer.core.inputs import Side, check_ids
 from allformer.core.position import count_ids
 from allformer.core.registry import implements
@@ -73,7 +73,7 @@ class Tokens(Source):
         x = side.inputs.get("inputs_embeds")
         if x is None:
             x = self.embedding(side.inputs["input_ids"], self.fixed) * self.scale
-        x = F.dropout(tap(self, "tokens", x), self.config.dropout, self.training)
+        x = drop(tap(self, "tokens", x), self.config.dropout, self.training)
         if self.types is None:
             return x
         kinds = side.inputs.get("token_type_ids")

@@ -132,7 +132,8 @@ def read_section(cls: type[S], data: Any, where: str) -> S:
     given = as_mapping(data, where)
     if cls.key and not cls.named:
         cls = _chosen(cls, given, where)
-    given.pop(cls.key, None)
+    if cls.key:
+        given.pop(cls.key, None)
     for unknown in sorted(set(map(str, given)) - {f.name for f in fields(cls)}):
         _refuse_key(unknown, cls, where)
     own: type = cls
@@ -180,7 +181,7 @@ def field_value(hint: Hint | None, kind: Any, value: Any, where: str) -> Any:
     if hint is None:
         return as_mapping(value, where) if _wants_mapping(kind) and value is not None else value
     inner = next((s for s in hint.slots if is_dataclass(s) and issubclass(s, Section)), None)
-    if inner is not None and isinstance(value, Mapping):
+    if inner is not None and (isinstance(value, Mapping) or not hint.takes(value)):
         return read_section(inner, value, where)
     if hint.items is not None and isinstance(value, Sequence) and not isinstance(value, str):
         value = tuple(_number(hint.items, item) for item in value)
