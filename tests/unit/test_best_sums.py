@@ -36,6 +36,7 @@ def check_best_sums() -> None:
         logits[0, -1] = logits[5, 0] = 30.0
         logits[8:] = logits[8:].sort().values  # all that counts is in the last chunks
         never = torch.tensor([0, vocab - 1, 70])
+        logits[:, never] += 20.0
         for forbidden in (NONE, never):
             wanted = plain(logits, score, 8, forbidden)
             best, where = best_sums.best_sums(logits.clone(), score, 8, forbidden)
