@@ -109,10 +109,11 @@ def _write_as(
         fitting.insert(0, known.architecture)
     if not fitting:
         raise NotThisFamily(f"has no architecture with the head {type(model.head).__name__}")
+    # First, since it refuses a tree that has no such weights.
+    written = {**family.write(model), **write_labels(model.head)}
     keys, wanted = file_keys(family.weights(model, fitting[0])), family.same(model)
     if known is not None and (raw := _as_it_was(known, family, fitting[0], keys, wanted)):
         return raw, Provenance(family.name, fitting[0], known.extras)
-    written = {**family.write(model), **write_labels(model.head)}
     extras = dict(family.fresh) if known is None else known.extras
     fixed = {"architectures": fitting[:1], "model_type": family.name}
     # Fields that change nothing stay as they were, unless the model has changed meanwhile.

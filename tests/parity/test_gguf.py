@@ -91,8 +91,8 @@ def check_kept(folder: Path, kind: Any = MIXED) -> None:
             assert (layer.addend(torch.float32) is None) == (plain.bias is None)
     ids = ids_of(wide)
     with torch.inference_mode():
-        want, got = wide(input_ids=ids).logits, kept(input_ids=ids).logits
-    torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+        want, got = wide.double()(input_ids=ids).logits, kept.double()(input_ids=ids).logits
+    torch.testing.assert_close(got, want, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.every(4)

@@ -106,7 +106,7 @@ def test_the_formula_counts_what_is_built():
         ({"frame_rate": 0.0}, "must be positive"),
         ({"num_semantic_quantizers": 4}, "acoustic=0"),
         ({"upsample_groups": 3}, "groups=3 must divide the width, 16; try 16"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rotary positions of kind 'yarn'"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "rotary positions of kind 'spiral'"),
     ],
 )
 def test_a_config_that_makes_no_codec_is_refused(fields, said, tmp_path):
