@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allformer import config
 from allformer.core.fused import capturing
 from allformer.core.inputs import Side
 from allformer.core.kernels.kernel import Case
@@ -155,6 +156,13 @@ def shapes(model: DecoderOnlyModel | EncoderDecoderModel) -> list[tuple[int, int
     if model.vocab_head.placed:
         head = type(model.vocab_head).__name__
         raise _refused(f"an Engine's rows stand at places of their own, which {head} cannot score")
+    relative = model.config.decoder.relative
+    if isinstance(relative, config.Rotary) and not relative.steady:
+        scaling = type(relative.scaling).__name__
+        raise _refused(
+            f"an Engine's requests have nothing to do with one another, but with {scaling} the "
+            f"longest text of a call turns all of them"
+        )
     decoder: Any = model.decoder
     out = []
     for state, j in zip(decoder.new_cache().layers, decoder.order, strict=True):
