@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from allformer import config
 from allformer.core.fused import capturing
 from allformer.core.inputs import Side
 from allformer.core.kernels.kernel import Case
@@ -156,9 +155,9 @@ def shapes(model: DecoderOnlyModel | EncoderDecoderModel) -> list[tuple[int, int
     if model.vocab_head.placed:
         head = type(model.vocab_head).__name__
         raise _refused(f"an Engine's rows stand at places of their own, which {head} cannot score")
-    relative = model.config.decoder.relative
-    if isinstance(relative, config.Rotary) and not relative.steady:
-        scaling = type(relative.scaling).__name__
+    stack: Any = model.config.decoder
+    if not stack.steady:
+        scaling = type(stack.relative.scaling).__name__
         raise _refused(
             f"an Engine's requests have nothing to do with one another, but with {scaling} the "
             f"longest text of a call turns all of them"
