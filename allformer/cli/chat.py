@@ -37,8 +37,11 @@ class Conversation:
         system = options.pop("system", None)
         self.before = [] if system is None else [{"role": "system", "content": system}]
         self.said: list[dict[str, str]] = []
-        # An encoder reads all anew each time, and so does who computes in eight bits.
-        if isinstance(pipeline.model, DecoderOnlyModel) and "dtype" not in options:
+        # An encoder reads all anew each time, and so does who computes in eight bits, or turns
+        # tokens by the longest text of a call.
+        model = pipeline.model
+        steady = isinstance(model, DecoderOnlyModel) and model.config.decoder.steady
+        if steady and "dtype" not in options:
             options["prefix"] = Prefix()
         self.teller = Teller(pipeline, options)
 

@@ -85,6 +85,11 @@ class Stack(Config):
         return self.dim if self.flow is None else self.flow.width(self.dim)
 
     @property
+    def steady(self) -> bool:
+        """Whether a token's angles are the same whatever else is read with it."""
+        return not isinstance(self.relative, Rotary) or self.relative.steady
+
+    @property
     def kept(self) -> int:
         """Numbers of one token that are kept for the backward pass."""
         layers = [block.activations(self.dim) for block in self.blocks]

@@ -19,8 +19,9 @@ def drop(x: Tensor, p: float, training: bool = True) -> Tensor:
     what it was over 1 − p. On a CPU p is the nearest of 65,536 levels."""
     if not training or not p:
         return x
-    if x.device.type != "cpu" or type(x) is not Tensor or is_compiling():
-        return F.dropout(x, p)
+    plain = x.device.type == "cpu" and type(x) is Tensor
+    if not plain or is_compiling() or torch._C._are_functorch_transforms_active():
+        return F.dropout(x, p)  # which vmap knows: its randomness="different" draws for each row
     return x * _kept(x, p)
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 _KEPT = {_TRIM_THRESHOLD: 2**31 - 1, _MMAP_MAX: 0}
 # Where glibc's own rule, which a call of mallopt ends, arrives after the first large block.
 _USUAL = {_TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20, _MMAP_MAX: 65536}
+
+
+_inside, _lock = 0, Lock()  # of all threads
 
 
 @cache
@@ -43,12 +47,23 @@ def kept(device: torch.device) -> Iterator[None]:
     if libc is None:
         yield
         return
-    _set(libc, _KEPT)
+    _count(libc, 1)
     try:
         yield
     finally:
-        _set(libc, _USUAL)
-        libc.malloc_trim(0)
+        _count(libc, -1)
+
+
+def _count(libc: Any, more: int) -> None:
+    """One more is inside, or one fewer: the process has one heap, and the last one out ends it."""
+    global _inside
+    with _lock:
+        before, _inside = _inside, _inside + more
+        if not before:
+            _set(libc, _KEPT)
+        elif not _inside:
+            _set(libc, _USUAL)
+            libc.malloc_trim(0)
 
 
 def _set(libc: Any, settings: dict[int, int]) -> None:

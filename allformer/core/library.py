@@ -18,6 +18,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 FAILURES = (OSError, subprocess.SubprocessError, AttributeError)
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
           "-fopenmp", "-shared", "-fPIC")  # fmt: skip
@@ -29,6 +32,11 @@ def open_library(source: Path) -> ctypes.CDLL:
     if os.environ.get("ALLFORMER_NATIVE") == "0" or platform.system() != "Linux":
         raise OSError("nothing is compiled here")
     return ctypes.CDLL(str(_built(source)))
+
+
+def normal(draw: torch.Generator, *shape: int) -> Tensor:
+    """What such functions are tried on: they read fp32 on a CPU, whatever torch's defaults are."""
+    return torch.randn(*shape, generator=draw, dtype=torch.float32, device="cpu")
 
 
 def _built(source: Path) -> Path:

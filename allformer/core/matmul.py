@@ -46,9 +46,11 @@ def onednn_is_faster() -> bool:
 
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x … K, weight N K, bias N → … N, all of one dtype."""
+    if _onednn is None or torch.compiler.is_compiling():  # a graph would be bound to the sizes
+        return F.linear(x, weight, bias)
     outputs, inputs = weight.shape
     large = x.numel() * outputs >= LARGE and x.numel() >= MANY * inputs
-    if large and _onednn is not None and only_result(x, weight):
+    if large and only_result(x, weight):
         out: Tensor = _onednn(x, weight, bias, "none", [], "")
         return out
     return F.linear(x, weight, bias)

@@ -74,6 +74,23 @@ class Aids:
                     "assistant_model and prompt_lookup_num_tokens both guess ahead; give one of "
                     "them"
                 )
+        self._check_steady(model, g)
+
+    def _check_steady(self, model: AnyModel, g: GenerationConfig) -> None:
+        """Refuse angles that go by the longest text of a call: how much is read at once has a say
+        there, and what is said would be another."""
+        stack: Any = model.config.decoder
+        if stack.steady:
+            return
+        guesses = {"prompt_lookup_num_tokens": g.prompt_lookup_num_tokens}
+        given = {"prefix": self.prefix, "assistant_model": self.assistant_model, **guesses}
+        name = next((name for name, value in given.items() if value is not None), None)
+        if name is not None:
+            raise ConfigError(
+                f"{name}: with {type(stack.relative.scaling).__name__} the longest text of a call "
+                f"turns all tokens, so that reading them otherwise changes what is said; leave it "
+                f"out"
+            )
 
     def search(
         self,

@@ -155,6 +155,13 @@ def shapes(model: DecoderOnlyModel | EncoderDecoderModel) -> list[tuple[int, int
     if model.vocab_head.placed:
         head = type(model.vocab_head).__name__
         raise _refused(f"an Engine's rows stand at places of their own, which {head} cannot score")
+    stack: Any = model.config.decoder
+    if not stack.steady:
+        scaling = type(stack.relative.scaling).__name__
+        raise _refused(
+            f"an Engine's requests have nothing to do with one another, but with {scaling} the "
+            f"longest text of a call turns all of them"
+        )
     decoder: Any = model.decoder
     out = []
     for state, j in zip(decoder.new_cache().layers, decoder.order, strict=True):

@@ -119,9 +119,8 @@ def feed(
             inputs = {name: x[rows, columns].to(device) for name, x in batch.items()}
             if not (isinstance(pipeline.model.config, config.EncoderOnly) and tokens.types):
                 inputs.pop("token_type_ids", None)
-            if (
-                tokens.pad_id is not None
-            ):  # the model may look for its own, the tokeniser has another
+            if tokens.pad_id is not None:
+                # The model may look for its own, the tokeniser has another.
                 gap = inputs["attention_mask"] == 0
                 inputs["input_ids"] = inputs["input_ids"].masked_fill(gap, tokens.pad_id)
             yield rows, inputs

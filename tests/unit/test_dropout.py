@@ -91,3 +91,11 @@ def check_attention(name: str = "bias and blind") -> None:
 
     for fast, plain in zip(run("fast"), run("eager"), strict=True):
         torch.testing.assert_close(fast, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_under_vmap_each_row_may_have_values_of_its_own():
+    torch.manual_seed(5)
+    apart = torch.func.vmap(lambda x: drop(x, 0.5), randomness="different")(torch.ones(4, 64))
+    alike = torch.func.vmap(lambda x: drop(x, 0.5), randomness="same")(torch.ones(4, 64))
+    assert len(apart.unique(dim=0)) == 4
+    assert len(alike.unique(dim=0)) == 1

@@ -8,12 +8,14 @@ import time
 import weakref
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from allformer.config import DynamicScaling, Rotary
 from allformer.core.kernels.ragged import RaggedFlash
 from allformer.errors import ConfigError, GenerationError, LengthError
 from allformer.generate import engine as engine_room
@@ -566,6 +568,13 @@ def test_a_source_that_is_too_long_is_refused() -> None:
 def test_models_that_pages_do_not_serve_are_refused(kind: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Engine(loud(SPREAD[kind]), pages=10)  # type: ignore[arg-type]
+
+
+def test_angles_that_go_by_the_longest_text_of_a_call_are_refused() -> None:
+    tree: Any = SPREAD["rotary squeezed"]
+    turned = replace(tree.decoder, relative=Rotary(99.0, DynamicScaling(2.0, 8)))
+    with pytest.raises(ConfigError, match="with DynamicScaling the longest text"):
+        Engine(loud(replace(tree, decoder=turned)), pages=10)
 
 
 def test_memory_is_counted_in_pages() -> None:

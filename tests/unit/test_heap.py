@@ -27,8 +27,11 @@ def test_large_tensors_take_the_pages_of_those_before_them_and_give_them_back_at
     usual = faults()
     with heap.kept(CPU):
         inside = faults()
+        with heap.kept(CPU):  # texts that a training asks about
+            pass
+        after = faults()
     assert usual > 1000  # huge pages: 2 MB each
-    assert inside < usual / 10
+    assert max(inside, after) < usual / 10
     assert faults() > usual / 2
 
 

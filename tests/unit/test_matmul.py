@@ -100,3 +100,14 @@ def test_small_products_and_few_rows_keep_torchs_choice(calls: list[str]) -> Non
 def test_onednn_serves_where_mkl_is_not_at_home(monkeypatch, vendor, used) -> None:
     monkeypatch.setattr(module, "_processor", lambda: f"vendor_id\t: {vendor}\n")
     assert (module._find_onednn() is not None) == used
+
+
+def test_a_compiled_graph_is_not_bound_to_the_number_of_rows() -> None:
+    from torch._dynamo.testing import CompileCounter  # loads the whole compiler
+
+    counter, (_, weight, bias) = CompileCounter(), matrices()
+    call = torch.compile(matmul, backend=counter, dynamic=True)
+    for rows in (MANY // 2, MANY, LARGE // weight.numel() + 1):
+        x = torch.randn(rows, weight.shape[1])
+        assert torch.equal(call(x, weight, bias), F.linear(x, weight, bias))
+    assert counter.frame_count == 1

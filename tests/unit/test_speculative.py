@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from allformer.config import Attention, LMHead, Window
+from allformer.config import Attention, DynamicScaling, LMHead, Rotary, Window
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.states import Cache
 from allformer.errors import ConfigError
@@ -402,6 +402,16 @@ def test_where_nothing_can_be_tried_out_it_says_so(kind, options, message):
     for who in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": assistant("gpt2")}):
         with pytest.raises(ConfigError, match=message):
             generate(net, tokens(1, 5), max_new_tokens=3, **who, **options)
+
+
+def test_angles_that_go_by_the_longest_text_of_a_call_allow_no_other_reading():
+    tree = SPREAD["rotary squeezed"]
+    turned = replace(tree.decoder, relative=Rotary(99.0, DynamicScaling(4.0, 12)))
+    net = loud(replace(tree, decoder=turned))
+    aids = {"prefix": Prefix(), "assistant_model": net, "prompt_lookup_num_tokens": 3}
+    for name, value in aids.items():
+        with pytest.raises(ConfigError, match=f"{name}: with DynamicScaling the longest text"):
+            generate(net, tokens(1, 5), max_new_tokens=3, **{name: value})
 
 
 def test_the_assistant_must_fit():

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from allformer.core.kernels import attend
 from allformer.core.kernels import sdpa as module
-from allformer.core.kernels.whole import LEAST, find_whole, whole_rows
+from allformer.core.kernels.whole import LEAST, find_whole, whole_rows, whole_serves
+from allformer.core.lean.native import find_few
 from allformer.core.look import Look, make_look
 
 compiled = pytest.mark.skipif(find_whole() is None, reason="no compiler, or smaller registers")
@@ -101,3 +102,31 @@ def test_without_a_compiler_torchs_kernel_serves(
     assert find_whole.__wrapped__() is None
     monkeypatch.setenv("ALLFORMER_NATIVE", "0")
     assert find_whole.__wrapped__() is None
+
+
+@compiled
+def test_it_is_tried_on_fp32_whatever_the_defaults_are() -> None:
+    """It would write past the end of what has half the size, or none."""
+    find, before = find_whole.__wrapped__, torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            assert find() is not None
+            assert find_few.__wrapped__() is not None
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_a_compiled_graph_is_not_bound_to_the_length() -> None:
+    from torch._dynamo.testing import CompileCounter  # loads the whole compiler
+
+    counter = CompileCounter()
+
+    def choice(x: Tensor) -> Tensor:
+        return x + whole_serves(x, x, Look(), 0.0)
+
+    call = torch.compile(choice, backend=counter, dynamic=True)
+    with torch.no_grad():
+        for length in (LEAST // 2, LEAST + 6):
+            call(torch.ones(1, 2, length, 16))
+    assert counter.frame_count == 1

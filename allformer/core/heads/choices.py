@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from allformer import config
+from allformer.core.dropout import drop
 from allformer.core.heads.head import Head, Hidden
 from allformer.core.linear import Linear
 from allformer.core.loss import Sums, check_targets, entropy_sums
@@ -35,7 +35,7 @@ class ChoiceHead(Head):
 
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
         assert hidden.pooled is not None  # the config refuses it
-        x = F.dropout(hidden.pooled, self.config.dropout, self.training)
+        x = drop(hidden.pooled, self.config.dropout, self.training)
         return {"logits": tap(self, "logits", self.out(x))}
 
     def sums(

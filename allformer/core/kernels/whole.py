@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.core.library import FAILURES, open_library
+from allformer.core.library import FAILURES, normal, open_library
 from allformer.core.look import Look
 from allformer.core.matmul import only_result
 
@@ -37,9 +37,9 @@ def whole_serves(q: Tensor, k: Tensor, look: Look, dropout: float) -> bool:
     plain = look.merged is None and not look.causal and not dropout
     return (
         plain
+        and only_result(q, k)  # before the sizes, which a compiled graph would be bound to
         and min(q.shape[2], k.shape[2]) >= LEAST
         and q.shape[3] % _LANES == 0
-        and only_result(q, k)
         and find_whole() is not None
     )
 
@@ -88,6 +88,6 @@ def _bound(function: Any) -> _Whole:
 def _right(whole: _Whole) -> bool:
     """Whether it gives what torch gives."""
     draw = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 2, n, 80, generator=draw) for n in (31, 70, 70))
+    q, k, v = (normal(draw, 1, 2, n, 80) for n in (31, 70, 70))
     wanted = F.scaled_dot_product_attention(q, k, v, scale=0.2)
     return torch.allclose(whole(q, k, v, 0.2), wanted, atol=1e-4)

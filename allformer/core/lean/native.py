@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from allformer.core.library import FAILURES, open_library
+from allformer.core.library import FAILURES, normal, open_library
 
 SOURCE = Path(__file__).with_name("few.c")
 ROWS = 8  # few.c takes no more
@@ -171,22 +171,22 @@ def _step(x: Tensor) -> int:
 def _right(few: Few) -> bool:
     """Whether it gives what torch gives."""
     draw = torch.Generator().manual_seed(0)
-    weight = torch.randint(-127, 128, (11, STEP), generator=draw, dtype=torch.int8)
-    bias, scale = torch.randn(11, generator=draw), torch.rand(11, generator=draw)
+    weight = torch.randint(-127, 128, (11, STEP), generator=draw, dtype=torch.int8, device="cpu")
+    bias, scale = normal(draw, 11), normal(draw, 11).sigmoid()
     wide, sums = weight.float() * scale[:, None], weight.sum(1, dtype=torch.int32)
     for rows in range(1, ROWS + 1):
-        x = torch.randint(-127, 128, (rows, STEP), generator=draw).float()
+        x = torch.randint(-127, 128, (rows, STEP), generator=draw, device="cpu").float()
         x[:, 0] = 127.0  # so that eight bits have it exactly
         wanted = F.linear(x, wide, bias)
         answers = few.fp32(x, wide, bias), few.int8(x, weight, scale, sums, bias)
         if not all(torch.allclose(y, wanted, rtol=1e-4, atol=1e-2) for y in answers):
             return False
-    q, keys, values = (torch.randn(1, 2, 2, 16, generator=draw) for _ in range(3))
+    q, keys, values = (normal(draw, 1, 2, 2, 16) for _ in range(3))
     found = few.look(q, keys, values, None, Heads(2, 2, 16, 0.5))
     wanted = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, scale=0.5)
     if not torch.allclose(found, wanted.transpose(1, 2).flatten(2), atol=1e-4):
         return False
-    x = torch.randn(2, 3 * WIDE, generator=draw)
+    x = normal(draw, 2, 3 * WIDE)
     tops, top, mass = few.tops(x)
     alike = torch.allclose(top + mass, x.logsumexp(1, keepdim=True), atol=1e-4)
     return alike and torch.equal(tops, x.view(2, -1, WIDE).amax(2))

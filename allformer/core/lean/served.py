@@ -33,9 +33,7 @@ def plain_tree(tree: config.DecoderOnly | config.EncoderDecoder) -> bool:
     tokens = type(source) is config.Tokens and not source.types and source.width is None
     position, relative = stack.position, stack.relative
     placed = position is None or (type(position) in POSITIONS and position.count != "ids")
-    turned = relative is None or type(relative) in RELATIVES
-    if isinstance(relative, config.Rotary):
-        turned = turned and relative.steady
+    turned = stack.steady and (relative is None or type(relative) in RELATIVES)
     bare = stack.between is None and stack.flow is None and stack.causal
     words = head is not None and type(head) is config.LMHead and head.transform is None
     crossed = isinstance(tree, config.EncoderDecoder)
