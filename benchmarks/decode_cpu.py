@@ -34,6 +34,8 @@ import allformer as af
 VOCAB, SOURCE, NEW = 32_000, 20, 24
 PROMPT, STORY = 32, 64
 END, START = 0, 1
+# Seconds before a turn: threads of the side before wait awake for work (Intel OpenMP: 0.2 s).
+REST = 0.4
 Side = Callable[[], list[list[int]]]  # rows of new tokens
 
 
@@ -182,6 +184,7 @@ def measure(sides: dict[str, Side], rounds: int) -> dict[str, dict[str, Any]]:
         seen[name] = {"said": side(), "wall": [], "busy": []}
     for _ in range(rounds):
         for name, side in sides.items():
+            time.sleep(REST)
             begin, before = time.perf_counter(), time.process_time()
             side()
             seen[name]["wall"].append(time.perf_counter() - begin)

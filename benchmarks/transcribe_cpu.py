@@ -33,6 +33,8 @@ from allformer.tasks.transcribe import transcribe_one
 
 MODES = ("greedy-fp32", "beams-fp32", "greedy-int8", "beams-int8")
 BEAMS = 5
+# Seconds before a turn: threads of the side before wait awake for work (Intel OpenMP: 0.2 s).
+REST = 0.4
 Side = Callable[[Path], str]
 
 
@@ -115,6 +117,7 @@ def measure(sides: dict[str, Side], wavs: list[Path], rounds: int) -> dict[str, 
     for turn in range(-1, rounds):
         for wav in wavs[:1] if turn < 0 else wavs:
             for name, side in sides.items():
+                time.sleep(REST)
                 begin, before = time.perf_counter(), time.process_time()
                 text = side(wav)
                 wall, busy = time.perf_counter() - begin, time.process_time() - before
