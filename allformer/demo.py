@@ -149,8 +149,8 @@ def _facts(recipe: Recipe, corpus: Corpus, result: TrainResult, out: Path) -> di
         "test_pairs": _size(corpus.test),
         "steps": result.steps,
         "seconds": result.seconds,
-        "device": f"{result.run.model.device.type}, {torch.get_num_threads()} threads, "
-        f"{platform.machine()}",
+        "device": f"{result.run.model.device.type}, {result.threads} "
+        f"thread{'s' * (result.threads != 1)}, {platform.machine()}",
         "precision": recipe.train.precision,
         "seed": recipe.train.seed,
         "command": f"allformer demo --out {out}",

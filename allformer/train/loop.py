@@ -80,6 +80,7 @@ class TrainResult:
     tokens_per_second: float
     validation_perplexity: float
     rows: list[dict[str, Any]]
+    threads: int  # of a CPU
 
 
 def train(
@@ -503,6 +504,7 @@ class Job:
             self.clock.speed(),
             math.exp(min(nll, 700)),
             self.metrics.rows,
+            self.threads,
         )
 
     def _take_weights(self) -> tuple[int, str]:

@@ -54,6 +54,7 @@ def test_the_demo_scores_unseen_pairs_and_writes_its_report(made):
     assert all(sample.source in page for sample in made.result.samples[:3])
     assert "英文 → 中文" in page
     assert any("100 sentences" in line for line in made.said)
+    assert "cpu, 1 thread, " in page  # that trained it, whatever the machine has
 
 
 def test_a_second_demo_takes_the_place_of_the_first_and_of_nothing_else(first):
