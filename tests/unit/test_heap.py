@@ -12,7 +12,7 @@ from allformer.core import heap
 
 CPU = torch.device("cpu")
 
-# Of a heap of its own: in one that others have cut up, what is large may find a place in the middle.
+# A process of its own: in a heap that others have cut up, large blocks find places in the middle.
 COUNT = """
 import resource, torch
 from allformer.core import heap
@@ -41,8 +41,10 @@ def test_large_tensors_take_the_pages_of_those_before_them_and_give_them_back_at
     done = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
     usual, inside, after, outside = map(int, done.stdout.split())
     assert usual > 200  # pages of 2 MB, at the least
-    assert max(inside, after) < usual / 10
-    assert outside > usual / 2
+    # One of eight may find its place anew, on either side of the end; never all, and never none.
+    assert inside < usual / 4
+    assert after < usual / 10
+    assert outside > usual / 10
 
 
 def test_other_devices_and_other_allocators_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
