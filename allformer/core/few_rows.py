@@ -186,9 +186,7 @@ def fits(model: DecoderOnlyModel, rows: int) -> bool:
 def _plain(tree: config.DecoderOnly) -> bool:
     """Whether the decoder is nothing but what is written down here."""
     stack, head = tree.decoder, tree.head
-    turns = stack.relative is None or (
-        type(stack.relative) is config.Rotary and stack.relative.steady
-    )
+    turns = stack.steady and type(stack.relative) in (type(None), config.Rotary)
     bare = stack.flow is None and stack.between is None and type(stack.source) is config.Tokens
     words = type(head) is config.LMHead and head.transform is None and head.scale is None
     alike = len({(b.attention.heads, b.attention.groups) for b in stack.blocks}) == 1

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from allformer.core.lean.native import WIDE, find_few
-from allformer.generate.largest import MANY
+from allformer.generate.largest import MANY, undecided
 
 
 def serves(logits: Tensor, count: int) -> bool:
@@ -44,7 +44,7 @@ def best_sums(logits: Tensor, score: Tensor, count: int, never: Tensor) -> tuple
     some = logits[mine, places.clamp_max(vocab - 1)].masked_fill_(places >= vocab, float("-inf"))
     some = _sums(some, top[mine, 0], mass[mine, 0], whole[mine, 0])
     best, inside = some.flatten(1).topk(count + 1, dim=1)
-    if bool((best[:, 1:] >= best[:, :-1]).any()) or bool(best.isnan().any()):
+    if undecided(best):
         every = _sums(logits, top, mass, whole).view(rows, -1).topk(count, dim=1)
         return every.values, every.indices
     where = (at // chunks * vocab)[..., None] + places

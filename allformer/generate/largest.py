@@ -38,10 +38,16 @@ def largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     at = tops.topk(count + 1, dim=1).indices  # who is among the largest is in one of these
     some = _take(chunks, tail, at).flatten(1)
     best, inside = some.topk(count + 1, dim=1)
-    if bool((best[:, 1:] >= best[:, :-1]).any()) or bool(best.isnan().any()):
-        return _torch(scores, count)  # equals: which of them comes first is torch's choice
+    if undecided(best):
+        return _torch(scores, count)
     where = at.gather(1, inside[:, :count] // WIDE) * WIDE + inside[:, :count] % WIDE
     return best[:, :count], where
+
+
+def undecided(best: Tensor) -> bool:
+    """Whether there are equals among the best, R C+1, the largest first, or what is no number:
+    which of them comes first is torch's choice."""
+    return bool((best[:, 1:] >= best[:, :-1]).any()) or bool(best.isnan().any())
 
 
 def _serves(scores: Tensor) -> bool:
