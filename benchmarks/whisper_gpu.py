@@ -2,6 +2,7 @@
 
     python benchmarks/whisper_gpu.py [--windows 1,32] [--new 128] [--rounds 5] [--json]
         [--patience 150]           # seconds for a side to be ready
+        [--turns FILE --of N]      # wait warm until N lines stand in FILE, then be timed alone
     python benchmarks/whisper_gpu.py --tiny --device cpu          # that it runs
 
 A window of 30 s is encoded and `new` tokens are written, the likeliest each, whatever they are.
@@ -32,7 +33,7 @@ from typing import Any
 import torch
 from side_by_side import table
 from torch import Tensor
-from turns import attempt
+from turns import attempt, turn
 
 import allformer as af
 from allformer.families import whisper
@@ -85,10 +86,10 @@ def theirs(folder: Path, device: str, dtype: torch.dtype, new: int, compiled: bo
     return run
 
 
-def weights(fields: dict[str, Any], folder: Path) -> None:
+def weights(fields: dict[str, Any], folder: Path, device: str, dtype: torch.dtype) -> None:
     """One directory for both; no token ends a text, so that all write as many."""
-    model = af.build(whisper.FAMILY.make(fields), seed=0)
-    af.save(model, folder)
+    model = af.build(whisper.FAMILY.make(fields), device=device, seed=0)
+    af.save(model.to(dtype), folder)
 
 
 @contextmanager
@@ -108,7 +109,7 @@ def within(seconds: int) -> Iterator[None]:
 
 
 def measure(
-    sides: dict[str, Callable[[], Run]], mel: Tensor, rounds: int, patience: int
+    sides: dict[str, Callable[[], Run]], mel: Tensor, args: argparse.Namespace
 ) -> dict[str, Any]:
     """Milliseconds of each side that is ready in time."""
     runs: dict[str, Run] = {}
@@ -124,16 +125,17 @@ def measure(
     for name, make in sides.items():  # at first it compiles and captures: told at once
         runs[name], begin = make(), time.perf_counter()
         try:
-            with within(patience):
+            with within(args.patience):
                 early = ", ".join(f"{timed(name):.0f}" for _ in range(3)) + " ms"
         except TimeoutError:
             early = late[name] = f"not ready after {time.perf_counter() - begin:.0f} s"
             del runs[name]
         print(f"{len(mel)} windows, {name}: {early}", file=sys.stderr, flush=True)
     times |= {name: [] for name in runs}
-    for _ in range(rounds):
-        for name in runs:
-            times[name].append(timed(name))
+    with turn(args.turns, args.of):
+        for _ in range(args.rounds):
+            for name in runs:
+                times[name].append(timed(name))
     row: dict[str, Any] = {name: statistics.median(each) for name, each in times.items()}
     first, *others = runs
     for other in others:
@@ -148,6 +150,8 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--patience", type=int, default=150, help="seconds for a side to be ready")
+    parser.add_argument("--turns", help="a file that all who share the device name")
+    parser.add_argument("--of", type=int, default=1, help="how many they are")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, fp32, not compiled")
     parser.add_argument("--json", action="store_true")
@@ -156,7 +160,7 @@ def main() -> None:
     fields = {**whisper.PRESETS["whisper-large-v3"], **(TINY if args.tiny else {})}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        weights(fields, Path(folder))
+        weights(fields, Path(folder), args.device, dtype)
         given = Path(folder), args.device, dtype, args.new
         sides: dict[str, Callable[[], Run]] = {
             "allformer": cache(lambda: ours(*given)),
@@ -167,7 +171,7 @@ def main() -> None:
         for windows in map(int, args.windows.split(",")):
             mel = torch.randn(windows, fields["num_mel_bins"], 3000, device=args.device)
             what = {"windows": windows, "new tokens": args.new}
-            case = lambda mel=mel: measure(sides, mel, args.rounds, args.patience)  # noqa: E731
+            case = lambda mel=mel: measure(sides, mel, args)  # noqa: E731
             rows.append(what | attempt(str(windows), case))
     name = torch.cuda.get_device_name() if args.device == "cuda" else args.device
     if args.json:
