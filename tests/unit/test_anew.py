@@ -95,13 +95,18 @@ def _ready(objective: Any, key: int | None, count: int = 8) -> Any:
     return objective.onto(batch._replace(key=key), "cpu")
 
 
+def _composed(objective: Any, seed: int) -> Any:
+    anew = objective.anew
+    return anew.apply(anew.draw(8, torch.Generator().manual_seed(seed)), torch.device("cpu"))
+
+
 def test_a_detector_learns_from_scenes_that_were_not_there() -> None:
     objective = _opened(Detection(_recipe("detection")))
     plain, once, again, other = (_ready(objective, key) for key in (None, 5, 5, 6))
     assert torch.equal(once.pixels, again.pixels)
     assert not torch.equal(once.boxes, other.boxes)
     assert once.boxes.shape == plain.boxes.shape == (8, 4, 4)
-    scenes, classes = objective.anew(8, torch.Generator().manual_seed(5), torch.device("cpu"))
+    scenes, classes = _composed(objective, 5)
     assert torch.equal(once.classes, classes)
     kept = scenes.chosen >= 0
     assert classes[kept].tolist() == NUMBERS[scenes.chosen[kept]].tolist()
@@ -112,7 +117,7 @@ def test_a_segmenter_too_and_filler_does_not_count() -> None:
     objective = _opened(Segmentation(_recipe("segmentation")))
     assert objective.labels == ("background", "a", "b", "c")
     batch = _ready(objective, 5, count=6)
-    scenes, classes = objective.anew(8, torch.Generator().manual_seed(5), torch.device("cpu"))
+    scenes, classes = _composed(objective, 5)
     wanted = torch.zeros_like(scenes.owner)
     for k in range(4):
         here = scenes.owner == k
@@ -125,7 +130,7 @@ def test_a_segmenter_too_and_filler_does_not_count() -> None:
 def test_scenes_to_train_on_may_be_fuller_than_those_to_look_at(kind: Any) -> None:
     data = {"augment": {"anew": True, "objects": [5, 6]}}
     objective = _opened(kind(_recipe(kind.name, **data)))
-    _, classes = objective.anew(8, torch.Generator().manual_seed(5), torch.device("cpu"))
+    _, classes = _composed(objective, 5)
     assert classes.shape == (8, 6)
     assert (classes >= 0).sum(1).max() > COUNT[1]
     assert _ready(objective, 5).classes.shape == (8, 6)

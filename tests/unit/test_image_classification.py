@@ -18,6 +18,7 @@ from allformer.checkpoint.weights import read_tensors
 from allformer.cli.main import app
 from allformer.errors import ConfigError, DataError
 from allformer.families import preset
+from allformer.generate.graph import WARM
 from allformer.images.thumbnail import as_bytes
 from allformer.train.batch import mapped
 from allformer.train.loop import open_objective, train
@@ -261,19 +262,22 @@ def test_a_small_vit_can_be_written_for_transformers(data: Path, tmp_path: Path)
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_batch_is_made_ready_without_waiting_for_the_device_and_as_on_a_cpu(data: Path) -> None:
-    objective = opened(data, augment=EVERYTHING)
+    objective = opened(data, augment=EVERYTHING | {"scale": None})
     batch = objective.collate(objective.examples(0), np.arange(20), objective.frame())
-    batch = batch._replace(key=7)
-    wanted = objective.onto(batch, "cpu")
-    objective.onto(batch, "cuda")  # what is made once is made
-    moved = mapped(batch, lambda x: x.pin_memory())
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        found = objective.onto(moved, "cuda")
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    torch.testing.assert_close(found.pixels.cpu(), wanted.pixels, atol=1e-4, rtol=0)
-    torch.testing.assert_close(found.labels.cpu(), wanted.labels)
+    for key in range(6):  # by hand, captured, and replayed
+        keyed = batch._replace(key=key)
+        wanted = objective.onto(keyed, "cpu")
+        moved = mapped(keyed, lambda x: x.pin_memory())
+        if key > WARM:  # what is made once is made
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            found = objective.onto(moved, "cuda")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        torch.testing.assert_close(found.pixels.cpu(), wanted.pixels, atol=1e-4, rtol=0)
+        torch.testing.assert_close(found.labels.cpu(), wanted.labels)
+    (still,) = objective._stage._stills.values()
+    assert still.graph.captured is not None, still.graph.refused
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -166,13 +166,13 @@ def test_cutmix_takes_a_box_of_another_image_and_counts_its_pixels():
 
 
 def test_the_box_of_cutmix_has_the_share_of_the_other_unless_the_edge_cuts_it():
-    images, other, mix = batch(2, (40, 40)), batch(2, (40, 40)) / 2, CutMix(1.0, classes=2)
-    shares = [mix.mix(images, other, 0.75, chance(seed))[1] for seed in range(40)]
+    mix, size = CutMix(1.0, classes=2), (40, 40)
+    shares = [mix.parts(0.75, size, chance(seed))[2] for seed in range(40)]
     assert min(shares) == 0.75
     assert 0.8 < max(shares) < 1
-    found, share = mix.mix(images, other, 1.0, chance())
-    assert share == 1
-    assert torch.equal(found, images)
+    (_, _, high, wide), pixels, share = mix.parts(1.0, size, chance())
+    assert high * wide == 0
+    assert pixels == share == 1
 
 
 def picture(seed=0):

@@ -26,10 +26,6 @@ class Boxes(NamedTuple):
         """Whether there is one."""
         return self.height > 0
 
-    def to(self, device: torch.device) -> Boxes:
-        """On another device, in one go."""
-        return Boxes(*torch.stack(self).to(device, non_blocking=True))
-
     def inside(self, height: int, width: int) -> Tensor:
         """Whether a pixel lies in its image's box, B 1 H W."""
         y = torch.arange(height, device=self.top.device)[:, None]

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from allformer.images.augment.chain import Drawn, there
+
 TRIES = 8  # places for an object before it is left out
 NOBODY = -1
 
@@ -41,17 +43,24 @@ class Compose:
     ink: int
 
     def __call__(self, rows: int, generator: Generator) -> Composed:
+        return self.apply(self.draw(rows, generator))
+
+    def draw(self, rows: int, generator: Generator) -> Drawn:
+        """Of each scene which objects, B K, who of them is there, and the corners that are tried
+        for each, B K T 2, on the host."""
         most, (high, wide) = self.count[1], self.objects.shape[1:]
         chosen = torch.randint(len(self.objects), (rows, most), generator=generator)
         counts = torch.randint(self.count[0], most + 1, (rows, 1), generator=generator)
-        there = torch.arange(most) < counts
+        present = torch.arange(most) < counts
         free = torch.tensor([self.canvas[0] - high + 1, self.canvas[1] - wide + 1])
         corners = (torch.rand(rows, most, TRIES, 2, generator=generator) * free).long()
-        device = self.objects.device
-        drawn = [x.to(device, non_blocking=True) for x in (chosen, there, corners)]
-        return self._laid(*drawn)
+        return chosen, present, corners
 
-    def _laid(self, chosen: Tensor, there: Tensor, corners: Tensor) -> Composed:
+    def apply(self, drawn: Drawn) -> Composed:
+        """What was drawn, laid on canvases."""
+        return self._laid(*(there(x, self.objects) for x in drawn))
+
+    def _laid(self, chosen: Tensor, present: Tensor, corners: Tensor) -> Composed:
         """Each object at the first of its places that leaves enough of all below it."""
         (rows, most), (height, width) = chosen.shape, self.canvas
         device, span = chosen.device, self.objects.shape[1:]
@@ -71,7 +80,7 @@ class Compose:
             under = torch.where(ink[:, None], under, NOBODY)
             covered = (under[..., None] == numbers).sum(2)  # B T K
             fits = (covered <= left[:, None]).all(2)  # B T
-            laid = fits.any(1) & there[:, k] & ink.any(1)
+            laid = fits.any(1) & present[:, k] & ink.any(1)
             which = fits.int().argmax(1)[:, None, None].expand(-1, 1, places.shape[2])
             place = places.gather(1, which)[:, 0]  # B h·w
             over = ink & laid[:, None]

@@ -10,11 +10,11 @@ from torch import Generator, Tensor
 
 from allformer.errors import ConfigError
 from allformer.images.augment.boxes import Boxes, draw_boxes
-from allformer.images.augment.chain import check_images, check_range
+from allformer.images.augment.chain import Augmentation, Drawn, Size, check_range, there
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop:
+class RandomResizedCrop(Augmentation):
     """A box of a share of the area (`scale`) and a shape (`ratio`), resized to `size` (height,
     width), bilinear with antialiasing (Szegedy et al., 2014): the usual crop of ImageNet.
 
@@ -30,11 +30,20 @@ class RandomResizedCrop:
         check_range("RandomResizedCrop.scale", self.scale, 1.0)
         check_range("RandomResizedCrop.ratio", self.ratio)
 
-    def __call__(self, images: Tensor, generator: Generator) -> Tensor:
-        height, width = check_images(images).shape[2:]
-        boxes = self.boxes(len(images), height, width, generator)
-        if self.size[0] >= height and self.size[1] >= width:  # no box shrinks: nothing to average
-            return enlarged(images, boxes, self.size)
+    def draw(self, count: int, size: Size, generator: Generator) -> Drawn:
+        """A box of each, 4 B."""
+        return (torch.stack(self.boxes(count, *size, generator)),)
+
+    def after(self, size: Size) -> Size:
+        return self.size
+
+    def fixed(self, size: Size) -> bool:
+        """No box shrinks: there is nothing to average."""
+        return self.size[0] >= size[0] and self.size[1] >= size[1]
+
+    def apply(self, images: Tensor, drawn: Drawn) -> Tensor:
+        if self.fixed((images.shape[2], images.shape[3])):
+            return enlarged(images, Boxes(*there(drawn[0], images)), self.size)
         out = [
             F.interpolate(
                 image[None, :, top : top + high, left : left + wide],
@@ -42,9 +51,7 @@ class RandomResizedCrop:
                 mode="bilinear",
                 antialias=True,
             )
-            for image, (top, left, high, wide) in zip(
-                images, torch.stack(boxes, 1).tolist(), strict=True
-            )
+            for image, (top, left, high, wide) in zip(images, drawn[0].T.tolist(), strict=True)
         ]
         return torch.cat(out) if out else images.new_empty(0, images.shape[1], *self.size)
 
@@ -59,8 +66,8 @@ class RandomResizedCrop:
 
 
 def enlarged(images: Tensor, boxes: Boxes, size: tuple[int, int]) -> Tensor:
-    """Boxes resized to a size that none is larger than, bilinear, all at once."""
-    own = boxes.to(images.device)
+    """Boxes on the images' device, resized to a size that none is larger than, bilinear, all at
+    once."""
 
     def places(first: Tensor, length: Tensor, count: int, whole: int) -> Tensor:
         """Where each of `count` pixels comes from, B count, from -1 to 1."""
@@ -70,13 +77,13 @@ def enlarged(images: Tensor, boxes: Boxes, size: tuple[int, int]) -> Tensor:
         return (first[:, None] + within + 0.5) * (2 / whole) - 1
 
     height, width = images.shape[2:]
-    y = places(own.top, own.height, size[0], height)[:, :, None].expand(-1, *size)
-    x = places(own.left, own.width, size[1], width)[:, None].expand(-1, *size)
+    y = places(boxes.top, boxes.height, size[0], height)[:, :, None].expand(-1, *size)
+    x = places(boxes.left, boxes.width, size[1], width)[:, None].expand(-1, *size)
     return F.grid_sample(images, torch.stack([x, y], -1), align_corners=False)
 
 
 @dataclass(frozen=True)
-class RandomCrop:
+class RandomCrop(Augmentation):
     """Black put around each image, and a part of the old size cut out of it: the usual crop of
     small images (CIFAR: `RandomCrop(padding=4)`)."""
 
@@ -86,10 +93,13 @@ class RandomCrop:
         if self.padding < 1:
             raise ConfigError(f"RandomCrop.padding={self.padding} must be at least 1; try 4")
 
-    def __call__(self, images: Tensor, generator: Generator) -> Tensor:
-        count, channels, height, width = check_images(images).shape
-        moved = torch.randint(2 * self.padding + 1, (2, count, 1), generator=generator)
-        moved = moved.to(images.device, non_blocking=True)
+    def draw(self, count: int, size: Size, generator: Generator) -> Drawn:
+        """Where the part begins, 2 B 1."""
+        return (torch.randint(2 * self.padding + 1, (2, count, 1), generator=generator),)
+
+    def apply(self, images: Tensor, drawn: Drawn) -> Tensor:
+        count, channels, height, width = images.shape
+        moved = there(drawn[0], images)
         rows = moved[0] + torch.arange(height, device=images.device)  # B H
         columns = moved[1] + torch.arange(width, device=images.device)  # B W
         padded = F.pad(images, (self.padding,) * 4)

@@ -8,12 +8,20 @@ import torch
 from torch import Generator, Tensor
 
 from allformer.core.fused.random import numbers
-from allformer.images.augment.boxes import draw_boxes
-from allformer.images.augment.chain import check_images, check_range, check_share, uniform
+from allformer.images.augment.boxes import Boxes, draw_boxes
+from allformer.images.augment.chain import (
+    Augmentation,
+    Drawn,
+    Size,
+    check_range,
+    check_share,
+    there,
+    uniform,
+)
 
 
 @dataclass(frozen=True)
-class RandomErasing:
+class RandomErasing(Augmentation):
     """With this probability a box of each image becomes uniform noise, or `value` (Zhong et al.,
     2017): `RandomErasing()(images, generator)`."""
 
@@ -27,15 +35,17 @@ class RandomErasing:
         check_range("RandomErasing.area", self.area, 1.0)
         check_range("RandomErasing.ratio", self.ratio)
 
-    def __call__(self, images: Tensor, generator: Generator) -> Tensor:
-        count, _, height, width = check_images(images).shape
+    def draw(self, count: int, size: Size, generator: Generator) -> Drawn:
+        """A box of each, 4 B, of no height where nothing is lost; and the noise's seed."""
         chosen = uniform(count, generator) < self.probability
-        boxes = draw_boxes(count, (height, width), self.area, self.ratio, generator)
+        boxes = draw_boxes(count, size, self.area, self.ratio, generator)
         boxes = boxes._replace(height=torch.where(chosen, boxes.height, 0))
-        seed = int(torch.randint(2**62, (), generator=generator))
-        lost = boxes.to(images.device).inside(height, width)
+        return torch.stack(boxes), torch.randint(2**62, (), generator=generator)
+
+    def apply(self, images: Tensor, drawn: Drawn) -> Tensor:
+        boxes, seed = (there(x, images) for x in drawn)
+        lost = Boxes(*boxes).inside(images.shape[2], images.shape[3])
         if self.value is not None:
             return images.masked_fill(lost, self.value)
         # By place alone: so much chance from the host would take longer than all the rest.
-        key = torch.full((), seed, dtype=torch.int64, device=images.device)
-        return torch.where(lost, numbers(key, 0, tuple(images.shape)).to(images.dtype), images)
+        return torch.where(lost, numbers(seed, 0, tuple(images.shape)).to(images.dtype), images)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from allformer.images.augment.chain import check_images, check_share, uniform
+from allformer.images.augment.chain import Augmentation, Drawn, Size, check_share, there, uniform
 
 
 @dataclass(frozen=True)
-class RandomFlip:
+class RandomFlip(Augmentation):
     """Each image mirrored with this probability: `RandomFlip()(images, generator)`."""
 
     probability: float = 0.5
@@ -19,7 +19,10 @@ class RandomFlip:
     def __post_init__(self) -> None:
         check_share("RandomFlip.probability", self.probability)
 
-    def __call__(self, images: Tensor, generator: Generator) -> Tensor:
-        chosen = uniform(len(check_images(images)), generator) < self.probability
-        chosen = chosen.to(images.device, non_blocking=True)[:, None, None, None]
+    def draw(self, count: int, size: Size, generator: Generator) -> Drawn:
+        """Who is mirrored, B."""
+        return (uniform(count, generator) < self.probability,)
+
+    def apply(self, images: Tensor, drawn: Drawn) -> Tensor:
+        chosen = there(drawn[0], images)[:, None, None, None]
         return torch.where(chosen, images.flip(-1), images)

@@ -13,7 +13,14 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from allformer.errors import ConfigError
-from allformer.images.augment.chain import check_images, check_range, check_share, uniform
+from allformer.images.augment.chain import (
+    Drawn,
+    check_images,
+    check_range,
+    check_share,
+    there,
+    uniform,
+)
 
 NOBODY = -1
 
@@ -47,7 +54,10 @@ class MoveObjects:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Images B C H W from 0 to 1, boxes B M 4 (centre and size, as shares of the image) and
         classes B M (−1: no object) → the same, moved."""
-        count = len(check_images(images))
+        return self.apply(images, boxes, classes, self.draw(len(check_images(images)), generator))
+
+    def draw(self, count: int, generator: Generator) -> Drawn:
+        """Of each the factors and the shifts along x and y, B 2 each, on the host."""
         mirrored = uniform(count, generator) < self.flip
         zoom = uniform(count, generator, *map(math.log, self.zoom)).exp()
         shift = torch.stack([uniform(count, generator, -self.shift, self.shift) for _ in "xy"], 1)
@@ -56,8 +66,13 @@ class MoveObjects:
             zoom, shift = zoom.where(~stays, 1.0), shift.where(~stays[:, None], 0.0)
         sign = torch.where(mirrored, -1.0, 1.0).double()
         # Seen from the middle: out = (in + shift) · zoom, and x mirrored.
-        factor = torch.stack([zoom * sign, zoom], 1).to(images.device, images.dtype)
-        shift = shift.to(images.device, images.dtype)
+        return torch.stack([zoom * sign, zoom], 1), shift
+
+    def apply(
+        self, images: Tensor, boxes: Tensor, classes: Tensor, drawn: Drawn
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What was drawn, done."""
+        factor, shift = (there(x, images, images.dtype) for x in drawn)
         moved = self._sample(images, factor, shift)
         middle, size = boxes[..., :2], boxes[..., 2:]
         factor, shift = factor[:, None].to(boxes.dtype), shift[:, None].to(boxes.dtype)

@@ -12,7 +12,14 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from allformer.errors import ConfigError
-from allformer.images.augment.chain import check_images, check_range, check_share, uniform
+from allformer.images.augment.chain import (
+    Drawn,
+    check_images,
+    check_range,
+    check_share,
+    there,
+    uniform,
+)
 
 
 @dataclass(frozen=True)
@@ -41,18 +48,30 @@ class RandomPlace:
             raise ConfigError(
                 f"maps={tuple(maps.shape)} must be of the images' size, {(count, height, width)}"
             )
-        chosen = (uniform(count, generator) < self.flip).to(images.device)
-        images = torch.where(chosen[:, None, None, None], images.flip(-1), images)
-        maps = torch.where(chosen[:, None, None], maps.flip(-1), maps)
+        return self.apply(images, maps, self.draw(count, generator))
+
+    def draw(self, count: int, generator: Generator) -> Drawn:
+        """Who is mirrored, B; how large each becomes and where, 3 B, on the host."""
+        mirrored = uniform(count, generator) < self.flip
         drawn = uniform(3 * count, generator).view(3, count)
         if self.scale == (1.0, 1.0):
-            return images, maps
+            return (mirrored,)
         low, high = self.scale
         drawn[0] = low * (high / low) ** drawn[0]  # as often half as double
         if self.still:
             drawn[0, uniform(count, generator) < self.still] = 1.0
-        drawn = drawn.to(images.device, images.dtype, non_blocking=True)
-        grid = self._grid(drawn, height, width)
+        return mirrored, drawn
+
+    def apply(self, images: Tensor, maps: Tensor, drawn: Drawn) -> tuple[Tensor, Tensor]:
+        """What was drawn, done."""
+        height, width = images.shape[2:]
+        chosen, *places = drawn
+        chosen = there(chosen, images)
+        images = torch.where(chosen[:, None, None, None], images.flip(-1), images)
+        maps = torch.where(chosen[:, None, None], maps.flip(-1), maps)
+        if not places:
+            return images, maps
+        grid = self._grid(there(places[0], images, images.dtype), height, width)
         images = F.grid_sample(images, grid, mode="bilinear", align_corners=False)
         above = (maps[:, None] + 1).to(images.dtype)  # outside is 0, and so becomes −1
         seen = F.grid_sample(above, grid, mode="nearest", align_corners=False)[:, 0] - 1

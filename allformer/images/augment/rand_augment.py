@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from allformer.errors import ConfigError
 from allformer.images.augment import operations as does
-from allformer.images.augment.chain import check_images
+from allformer.images.augment.chain import Augmentation, Drawn, Size, there
 
 STRONGEST = 30
 _MOVES, _BLENDS = "all moves", "all blends"
@@ -38,7 +38,7 @@ OPERATIONS: dict[str, Amount] = {
 
 
 @dataclass(frozen=True)
-class RandAugment:
+class RandAugment(Augmentation):
     """`count` operations one after another, drawn anew for each image, of `strength` 0 to 30 in
     either direction: `RandAugment(2, 9)(images, generator)`."""
 
@@ -59,23 +59,27 @@ class RandAugment:
                 f"RandAugment.operations={self.operations} must be some of {', '.join(OPERATIONS)}"
             )
 
-    def __call__(self, images: Tensor, generator: Generator) -> Tensor:
-        count = len(check_images(images))
+    def draw(self, count: int, size: Size, generator: Generator) -> Drawn:
+        """Of each image, time by time, the row of `_table` that is chosen."""
+        table, rows = _table(self.operations, self.strength / STRONGEST, *size), []
         for _ in range(self.count):
             chosen = torch.randint(len(self.operations), (count,), generator=generator)
             signs = torch.randint(2, (count,), generator=generator)
-            images = self._one_each(images, 2 * chosen + signs)
+            rows.append(table[2 * chosen + signs])
+        return tuple(rows)
+
+    def apply(self, images: Tensor, drawn: Drawn) -> Tensor:
+        for rows in drawn:
+            images = self._one_each(images, there(rows, images))
         return images
 
-    def _one_each(self, images: Tensor, chosen: Tensor) -> Tensor:
-        """Of each image the operation that is chosen, B: a row of `_table`.
+    def _one_each(self, images: Tensor, packed: Tensor) -> Tensor:
+        """Of each image the operation whose row of `_table` it has.
 
         Each operation is computed for all images and taken where it is the chosen one: to gather
         the images of one operation, the host would have to wait for the device. All moves are one
         sampling by a matrix an image, all blends one.
         """
-        table = _table(self.operations, self.strength / STRONGEST, *images.shape[2:])
-        packed = table[chosen].to(images.device, non_blocking=True)  # one way to the device for all
         amount, matrix = packed[:, 0], packed[:, 1:7].view(-1, 2, 3)
         flags = (packed[:, 7:] > 0)[:, :, None, None, None].unbind(1)
         taken = dict(zip((_MOVES, _BLENDS, *self.operations), flags, strict=True))

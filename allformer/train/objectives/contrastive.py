@@ -45,6 +45,7 @@ from allformer.text.framed import framed
 from allformer.text.tokenizer import Tokenizer
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import Say, register
+from allformer.train.pictures.augment import Chance
 from allformer.train.pictures.caption_data import CaptionData
 from allformer.train.pictures.captioned import CaptionedGallery, grid
 from allformer.train.pictures.captions import (
@@ -267,14 +268,23 @@ class Contrastive(OverPictures[ContrastBatch]):
         tree = self.fitted()
         return bool(tree.text.causal and tree.head.text.at == "eos") or tree.head.text.at == "last"
 
-    def ready(self, batch: ContrastBatch) -> ContrastBatch:
+    @property
+    def fixed(self) -> bool:
+        size = self.data.image
+        return size is not None and self.data.augment.fixed((size[0], size[1]))
+
+    def drawn(self, batch: ContrastBatch) -> tuple[Any, ...]:
+        if batch.key is None:
+            return ()
+        count, _, high, wide = batch.pixels.shape
+        generator = torch.Generator().manual_seed(batch.key)
+        return self.data.augment.draw(count, (high, wide), count, generator)
+
+    def prepared(self, batch: ContrastBatch, drawn: tuple[Any, ...]) -> ContrastBatch:
         """Images as the model reads them, in training augmented; mixed ones have two captions."""
         pixels, shares = batch.pixels, torch.eye(len(batch.pixels), device=batch.pixels.device)
-        if batch.key is not None:
-            generator = torch.Generator().manual_seed(batch.key)
-            augment = self.data.augment
-            pixels = augment.chain(tuple(pixels.shape[2:]))(pixels.float() / 255, generator)
-            pixels, shares = augment.mixed(pixels, shares, generator)
+        if drawn:
+            pixels, shares = self.data.augment.apply(pixels.float() / 255, shares, Chance(*drawn))
         return batch._replace(pixels=self.normalised(pixels), shares=shares)
 
     def vectors(

@@ -236,19 +236,29 @@ class Detection(OverPictures[BoxBatch]):
         layout = Grid(len(index), self.longest)
         return BoxBatch(pixels, *objects, torch.tensor(float(count)), layout, count)
 
-    def ready(self, batch: BoxBatch) -> BoxBatch:
+    def drawn(self, batch: BoxBatch) -> tuple[Any, ...]:
+        """Of scenes that are composed anew what is on them; and how all are moved."""
+        if batch.key is None:
+            return ()
+        chance, rows = torch.Generator().manual_seed(batch.key), len(batch.pixels)
+        assert isinstance(self.data, BoxedPictures)
+        augment, move = self.data.augment, self.data.augment.made()
+        scenes = self.anew.draw(rows, chance) if augment.anew else ()
+        return scenes, () if move is None else move.draw(rows, chance)
+
+    def prepared(self, batch: BoxBatch, drawn: tuple[Any, ...]) -> BoxBatch:
         """Moved by chance in training, and normalised."""
         pixels, classes, boxes = batch.pixels, batch.classes, batch.boxes
-        assert isinstance(self.data, BoxedPictures)
-        if batch.key is None:
+        if not drawn:
             return batch._replace(pixels=self.normalised(pixels))
-        move, chance = self.data.augment.made(), torch.Generator().manual_seed(batch.key)
-        if self.data.augment.anew:
-            scenes, classes = self.anew(len(pixels), chance, pixels.device)
+        assert isinstance(self.data, BoxedPictures)
+        (chosen, moves), move = drawn, self.data.augment.made()
+        if chosen:
+            scenes, classes = self.anew.apply(chosen, pixels.device)
             pixels, boxes = scenes.pixels, scenes.boxes
         pixels = pixels.float().div_(255)
         if move is not None:
-            pixels, boxes, classes = move(pixels, boxes, classes, chance)
+            pixels, boxes, classes = move.apply(pixels, boxes, classes, moves)
         return batch._replace(pixels=self.normalised(pixels), classes=classes, boxes=boxes)
 
     def guesses(

@@ -24,7 +24,7 @@ from allformer.data.pictures import Pictures
 from allformer.errors import ConfigError, DataError
 from allformer.train.batch import Array, Frame
 from allformer.train.objectives.objective import register
-from allformer.train.pictures.augment import AugmentedPictures
+from allformer.train.pictures.augment import Augment, AugmentedPictures, Chance
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.pictures.labels import numbers_of
 from allformer.train.pictures.over_pictures import OverPictures
@@ -123,27 +123,37 @@ class ImageClassification(OverPictures[ImageBatch]):
         layout = Grid(len(labels), self.longest)
         return ImageBatch(torch.from_numpy(pixels), torch.from_numpy(labels), layout, len(index))
 
-    def ready(self, batch: ImageBatch) -> ImageBatch:
-        """Images as the model reads them, augmented in training, and their labels as shares."""
-        names = torch.arange(len(self.labels), device=batch.labels.device)
-        pixels, shares = batch.pixels, (batch.labels[:, None] == names).float()
-        if batch.key is not None:
-            pixels, shares = self._augmented(pixels, shares, batch.tokens, batch.key)
-        return batch._replace(pixels=self.normalised(pixels), labels=shares)
-
-    def _augmented(
-        self, pixels: Tensor, shares: Tensor, real: int, key: int
-    ) -> tuple[Tensor, Tensor]:
-        """Those that are no filler, by chance of their own; nothing here waits for the device."""
+    @property
+    def augment(self) -> Augment:
+        """What is done to training pictures by chance."""
         data = self.recipe.data
         assert isinstance(data, AugmentedPictures)
-        generator = torch.Generator().manual_seed(key)
-        images = data.augment.chain(tuple(pixels.shape[2:]))(pixels[:real].float() / 255, generator)
-        images, mixed = data.augment.mixed(images, shares[:real], generator)
-        if real < len(pixels):
-            images = torch.cat([images, images.new_zeros(len(pixels) - real, *images.shape[1:])])
-            mixed = torch.cat([mixed, shares[real:]])
-        return images, mixed
+        return data.augment
+
+    @property
+    def fixed(self) -> bool:
+        size = self.data.image
+        return size is not None and self.augment.fixed((size[0], size[1]))
+
+    def drawn(self, batch: ImageBatch) -> tuple[Any, ...]:
+        """For those that are no filler."""
+        if batch.key is None:
+            return ()
+        generator, (high, wide) = torch.Generator().manual_seed(batch.key), batch.pixels.shape[2:]
+        return self.augment.draw(batch.tokens, (high, wide), len(self.labels), generator)
+
+    def prepared(self, batch: ImageBatch, drawn: tuple[Any, ...]) -> ImageBatch:
+        """Images as the model reads them, augmented in training, and their labels as shares."""
+        names = torch.arange(len(self.labels), device=batch.labels.device)
+        pixels, shares, real = batch.pixels, (batch.labels[:, None] == names).float(), batch.tokens
+        if drawn:
+            images = pixels[:real].float() / 255
+            images, mixed = self.augment.apply(images, shares[:real], Chance(*drawn))
+            if real < len(pixels):
+                black = images.new_zeros(len(pixels) - real, *images.shape[1:])
+                images, mixed = torch.cat([images, black]), torch.cat([mixed, shares[real:]])
+            pixels, shares = images, mixed
+        return batch._replace(pixels=self.normalised(pixels), labels=shares)
 
     def scores(self, model: Any, batch: ImageBatch, dtype: torch.dtype | None = None) -> Tensor:
         """What the head says of each image, B L, in at least fp32."""

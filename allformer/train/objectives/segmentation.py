@@ -32,6 +32,7 @@ from allformer.data.batches import token_batches
 from allformer.data.pictures import Pictures
 from allformer.data.pictures.areas import areas_of
 from allformer.errors import ConfigError, DataError
+from allformer.images.augment.chain import Drawn
 from allformer.images.thumbnail import NOTHING, label_map, thumbnail
 from allformer.metrics.mean_iou import confusion, iou
 from allformer.train.batch import Array, Frame
@@ -212,24 +213,35 @@ class Segmentation(OverPictures[SegmentBatch]):
         layout = Grid(len(pixels), self.longest)
         return SegmentBatch(image, where, named, self.masking(), layout, len(index))
 
-    def ready(self, batch: SegmentBatch) -> SegmentBatch:
+    def drawn(self, batch: SegmentBatch) -> tuple[Any, ...]:
+        """Of scenes that are composed anew what is on them; how all are moved; and how likely
+        queries look at their masks alone, which is no chance but the host's too."""
+        if batch.key is None:
+            return ()
+        chance, rows = torch.Generator().manual_seed(batch.key), len(batch.pixels)
+        augment = self.recipe.data.augment
+        scenes = self.anew.draw(rows, chance) if augment.anew else ()
+        moves = augment.made().draw(rows, chance)
+        self.seen += 1
+        return scenes, moves, self.masking()
+
+    def prepared(self, batch: SegmentBatch, drawn: tuple[Any, ...]) -> SegmentBatch:
         """Moved, in training, and normalised; in validation as it is."""
         pixels, maps = batch.pixels.float().div_(255), batch.maps
-        if batch.key is not None:
-            generator = torch.Generator().manual_seed(batch.key)
-            if self.recipe.data.augment.anew:
-                batch = self._composed(batch, generator)
+        if drawn:
+            scenes, moves, masking = drawn
+            if scenes:
+                batch = self._composed(batch, scenes)
                 pixels, maps = batch.pixels.float().div_(255), batch.maps
-            pixels, maps = self.recipe.data.augment.made()(pixels, maps, generator)
-            self.seen += 1
-            batch = batch._replace(masking=self.masking().to(pixels.device))
+            pixels, maps = self.recipe.data.augment.made().apply(pixels, maps, moves)
+            batch = batch._replace(masking=masking.to(pixels.device))
         maps = maps.long()
         maps = torch.where(maps < 0, IGNORE, maps)
         return batch._replace(pixels=self.normalised(pixels), maps=maps)
 
-    def _composed(self, batch: SegmentBatch, generator: torch.Generator) -> SegmentBatch:
+    def _composed(self, batch: SegmentBatch, drawn: Drawn) -> SegmentBatch:
         """Scenes that nobody has seen yet, instead; filler does not count there either."""
-        scenes, classes = self.anew(len(batch.pixels), generator, batch.pixels.device)
+        scenes, classes = self.anew.apply(drawn, batch.pixels.device)
         maps = scenes.owner
         if self.task == "semantic":
             rest = self.labels.index(BACKGROUND) if BACKGROUND in self.labels else -1

@@ -6,7 +6,7 @@ Legend: B images, L labels.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -23,6 +23,8 @@ from allformer.images.augment import (
     RandomFlip,
     RandomResizedCrop,
 )
+from allformer.images.augment.chain import Drawn, Size
+from allformer.images.augment.mix import Mixing, mixed, unmixed
 from allformer.train.pictures.data import PictureData
 from allformer.train.sections.section import (
     Fraction,
@@ -38,6 +40,13 @@ _RANGE = Rule(
     "must be two shares of the area",
     "try [0.3, 1]",
 )
+
+
+class Chance(NamedTuple):
+    """What is drawn for a batch, on the host."""
+
+    each: tuple[Drawn, ...]  # of each step of the chain
+    mixing: Mixing
 
 
 @dataclass(frozen=True)
@@ -69,15 +78,28 @@ class Augment(Section, section="data.augment"):
             steps.append(RandomErasing(self.erase))
         return Chain(tuple(steps))
 
-    def mixed(self, images: Tensor, shares: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-        """Two images in one, B of each, and their labels' shares, B L, likewise."""
+    def draw(self, count: int, size: Size, labels: int, generator: Generator) -> Chance:
+        """All that is left to chance for so many images of a size and their labels."""
+        chain = self.chain(size)
+        drawn, size = chain.draw(count, size, generator), chain.after(size)
         ways = [way for way, alpha in ((Mixup, self.mixup), (CutMix, self.cutmix)) if alpha]
         often, which = torch.rand(2, generator=generator).tolist()
-        if not ways or often >= self.mix or len(images) < 2:
-            return images, shares
+        if not ways or often >= self.mix or count < 2:
+            return Chance(drawn, unmixed(count))
         way = ways[int(which * len(ways))]
         alpha = self.mixup if way is Mixup else self.cutmix
-        return way(alpha, shares.shape[1])(images, shares, generator)
+        return Chance(drawn, way(alpha, labels).draw(count, size, generator))
+
+    def apply(self, images: Tensor, shares: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
+        """Images B C H W from 0 to 1, and of two in one their labels' shares, B L, likewise."""
+        images = self.chain((images.shape[2], images.shape[3])).apply(images, chance.each)
+        if not (self.mixup or self.cutmix):
+            return images, shares
+        return mixed(images, shares, chance.mixing)
+
+    def fixed(self, size: Size) -> bool:
+        """Whether it is the same work whatever is drawn."""
+        return self.chain(size).fixed(size)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from allformer.train.pictures.fit import seeing, with_images
 from allformer.train.pictures.gallery import Gallery
 from allformer.train.sections.model import CheckpointModel, PatchRecipe
 from allformer.train.sections.recipe import Recipe
+from allformer.train.stage import Stage
 
 
 class OverPictures(Objective[Gallery, B]):
@@ -43,6 +44,7 @@ class OverPictures(Objective[Gallery, B]):
         self.pictures: tuple[Pictures, Pictures] | None = None
         self._galleries: tuple[Gallery, Gallery] | None = None
         self._normal: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self._stage: Stage[B] | None = None
 
     @property
     def data(self) -> PictureData:
@@ -216,6 +218,28 @@ class OverPictures(Objective[Gallery, B]):
     def frame(self) -> Frame | None:
         """So many rows; those that are missing at the end of an epoch are filled up."""
         return Frame(self.rows * self.longest, self.rows, self.longest)
+
+    def ready(self, batch: B) -> B:
+        """What was drawn on the host, done on the device: as a graph where that is possible."""
+        drawn = self.drawn(batch)
+        if not drawn or not self.fixed:
+            return self.prepared(batch, drawn)
+        if self._stage is None:
+            self._stage = Stage(self.prepared)
+        return self._stage(batch, drawn)
+
+    def drawn(self, batch: B) -> tuple[Any, ...]:
+        """All of a batch's chance (`key`), on the host; nothing is left to it in validation."""
+        return ()
+
+    def prepared(self, batch: B, drawn: tuple[Any, ...]) -> B:
+        """The batch as the model reads it: kernels alone, and nothing waits for the device."""
+        return batch
+
+    @property
+    def fixed(self) -> bool:
+        """Whether `prepared` is the same work whatever is drawn."""
+        return True
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """Bytes, or values from 0 to 1 in floating point, as the model reads them."""
