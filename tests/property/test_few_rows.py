@@ -121,7 +121,7 @@ def check_mixed():
         parts = {}
         for i, name in enumerate(own.qkv.parts):
             weight, _ = own.qkv.part(name)
-            single = Linear(*weight.shape[::-1], bias=False).double()
+            single = Linear(*weight.shape[::-1], bias=False).to(weight)
             single.weight.copy_(weight)
             parts[name] = in_few_bits(single, 8 if i == 2 else 4, 16 if i == 2 else 32)
         own.qkv, own.out = QuantisedApart(**parts), in_few_bits(own.out, 4, 32)
