@@ -52,7 +52,7 @@ KILLERS: dict[str, Callable[[], None]] = {
 }
 HEAD, LOSS, ADDED = "heads.boxes", "set_loss", "relatives.added"
 ANEW = "allformer.images.augment.compose:Compose"
-MOVES = "allformer.images.augment.objects:MoveObjects.__call__"
+MOVES = "allformer.images.augment.objects:MoveObjects"
 
 MUTANTS: list[Mutant] = [
     bug("the first tokens are asked", "[CLS] and patches are taken for queries",
@@ -104,7 +104,7 @@ MUTANTS: list[Mutant] = [
     bug("queries in any order", "one query for two objects", "few_matched:few_matched",
         "best = torch.where(better, least, best)", "best = least.minimum(ways.amin(-1))",
         "matching"),
-    bug("mirrored boxes stay", "boxes beside their objects", MOVES,
+    bug("mirrored boxes stay", "boxes beside their objects", f"{MOVES}.apply",
         "(middle - 0.5 + shift) * factor + 0.5", "(middle - 0.5 + shift) * factor.abs() + 0.5",
         "boxes move"),
     bug("anything may be covered", "objects of which nothing is seen", f"{ANEW}._laid",
@@ -117,10 +117,10 @@ MUTANTS: list[Mutant] = [
     bug("boxes of the wrong axis", "boxes beside their objects", f"{ANEW}._boxes",
         "zip(self.canvas, (3, 2), strict=True)", "zip(self.canvas[::-1], (2, 3), strict=True)",
         "composed anew"),
-    bug("sharp, but elsewhere", "boxes beside their objects", MOVES,
+    bug("sharp, but elsewhere", "boxes beside their objects", f"{MOVES}.draw",
         "shift.where(~stays[:, None], 0.0)", "shift", "still"),
     bug("still by another size", "maps beside their images",
-        "allformer.images.augment.place:RandomPlace.__call__",
+        "allformer.images.augment.place:RandomPlace.draw",
         "drawn[0, uniform(count, generator) < self.still] = 1.0",
         "drawn[0, uniform(count, generator) < self.still] = 2.0", "still"),
     bug("patches take the queries' places", "a trained body sees a shuffled image",

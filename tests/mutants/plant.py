@@ -25,19 +25,14 @@ def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -
 
     If the source no longer has the text, the mutant is stale and must be moved along: an error.
     """
-    module_name, _, path = target.partition(":")
-    module = importlib.import_module(module_name)
-    *owners, name = path.split(".")
-    owner: Any = module
-    for part in owners:
-        owner = getattr(owner, part)
+    module, owner, name = _place(target)
     original = vars(owner)[name]
+    mutated = planted(target, changes)
     if isinstance(original, dict):  # where it lies: others may hold it too
-        for key, value in ast.literal_eval(_changed(repr(original), target, changes)).items():
+        for key, value in mutated.items():
             patcher.setitem(original, key, value)
         return
-    mutated = _rebuild(module, owner, original, name, target, changes)
-    if owners:
+    if owner is not module:
         patcher.setattr(owner, name, mutated)
         return
     # A function is known by name wherever it was imported, in the library and in its tests.
@@ -50,6 +45,26 @@ def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -
         for field, value in list(vars(family).items()):
             if value is original:
                 patcher.setitem(vars(family), field, mutated)
+
+
+def planted(target: str, changes: Sequence[Change]) -> Any:
+    """The function (or the table's new rows) with the bug in it, which nobody has yet."""
+    module, owner, name = _place(target)
+    original = vars(owner)[name]
+    if isinstance(original, dict):
+        return ast.literal_eval(_changed(repr(original), target, changes))
+    return _rebuild(module, owner, original, name, target, changes)
+
+
+def _place(target: str) -> tuple[Any, Any, str]:
+    """The module, the module or class in it that owns the target, and its name there."""
+    module_name, _, path = target.partition(":")
+    module = importlib.import_module(module_name)
+    *owners, name = path.split(".")
+    owner: Any = module
+    for part in owners:
+        owner = getattr(owner, part)
+    return module, owner, name
 
 
 def _changed(source: str, target: str, changes: Sequence[Change]) -> str:

@@ -53,7 +53,7 @@ from tests.mutants import (
     writing,
 )
 from tests.mutants.mutants import Mutant
-from tests.mutants.plant import plant
+from tests.mutants.plant import plant, planted
 
 ROOMS = (
     mutants,
@@ -153,6 +153,12 @@ def test_what_is_dear_is_tried_first_only_where_nothing_else_catches_the_bug():
     for mutant in MUTANTS:
         assert sorted(killers(mutant)) == sorted(mutant.killers)
         assert killers(mutant)[0] not in DEAR or set(mutant.killers) <= set(DEAR), mutant.name
+
+
+def test_the_text_of_every_bug_still_stands_where_it_is_looked_for():
+    """All of them, also where only each fourth is planted."""
+    for mutant in MUTANTS:
+        planted(mutant.target, mutant.patch)
 
 
 def test_a_mutant_whose_text_is_gone_is_an_error():

@@ -71,5 +71,5 @@ MUTANTS: list[Mutant] = [
         f"{TUNING}:Tuning.choose", "own.get(path, base)",
         "own.get(path, dict(model.named_parameters())[path])", "own head"),
     bug("unmerged by nothing", "the adapter acts twice", "allformer.tune.merge:unmerge",
-        "getattr(layer, name).data = old", "old.clone()", "lora, merged"),
+        "_put(getattr(layer, name), old)", "old.clone()", "lora, merged"),
 ]  # fmt: skip
