@@ -9,8 +9,8 @@ of `rate` a second (0: all at once). Both sides serve the same requests by the s
 and with the same weights (random: no token ends a text). The static side takes those that have
 come, at most `batch`, waits until the longest of them is done (`generate` with `limits`), and takes
 the next. Tokens a second are those asked for over the time from the first arrival to the last
-answer. Each side has a run before that is not timed: it compiles and captures. Prompts have other
-ids in each run, so that no run finds what another has computed.
+answer. Each side has a run before that is not timed (of `warm` requests, else all): it compiles
+and captures. Prompts have other ids in each run, so that no run finds what another has computed.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ def other(asked: list[Asked], vocab: int, run: int) -> list[Asked]:
 
 
 def measure(
-    serve: Serve, asked: list[Asked], vocab: int, rounds: int
+    serve: Serve, asked: list[Asked], vocab: int, args: argparse.Namespace
 ) -> tuple[dict[str, Any], dict[int, Told]]:
     """Medians of the runs, and the answers of the last."""
-    serve([one._replace(at=0.0) for one in asked])
+    serve([one._replace(at=0.0) for one in asked[: args.warm]])
     runs = []
-    for run in range(1, rounds + 1):
+    for run in range(1, args.rounds + 1):
         done = serve(other(asked, vocab, run))
         took = max(x.last for x in done.values())
         first = sorted(done[i].first - one.at for i, one in enumerate(asked))
@@ -161,6 +161,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--memory", type=float, default=40.0, help="GB for keys and values")
     parser.add_argument("--batch", type=int, default=64, help="of the static side")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--warm", type=int, help="requests of the run that is not timed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=("engine", "static"))
     parser.add_argument("--json", action="store_true")
@@ -187,7 +188,7 @@ def main() -> None:
 
     def measured(name: str, serve: Serve) -> None:
         def case() -> dict[str, Any]:
-            row, answers[name] = measure(serve, asked, vocab, args.rounds)
+            row, answers[name] = measure(serve, asked, vocab, args)
             return row
 
         rows[name] = attempt(name, case)

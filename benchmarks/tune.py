@@ -3,6 +3,7 @@
     python benchmarks/tune.py                          # LoRA and QLoRA of 7B, all weights of 1B
     python benchmarks/tune.py --case lora --rank 16 --rows 4 --width 1024
     python benchmarks/tune.py --shape tiny --device cpu --steps 2        # whether it runs
+        [--turns FILE --of N]      # wait warm until N lines stand in FILE, then be timed alone
 
 Random weights of LLaMA's shapes. Both sides have bf16 products, the same batches and AdamW; LoRA is
 on all linear layers of frozen weights in bf16, full fine-tuning has master weights in fp32. Our
@@ -24,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from turns import turn
 
 import allformer as af
 from allformer import tune
@@ -200,11 +202,12 @@ def measure(case: str, args: Any) -> dict[str, Any]:
         steps[name], peak, weights = warm(make, batch, name)
         rows[name] = {"peak_gib": peak / 2**30, "above_gib": (peak - weights) / 2**30}
     times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(args.steps):
-        for name, step in steps.items():
-            begin = time.perf_counter()
-            step(batch).item()
-            times[name].append(time.perf_counter() - begin)
+    with turn(args.turns, args.of):
+        for _ in range(args.steps):
+            for name, step in steps.items():
+                begin = time.perf_counter()
+                step(batch).item()
+                times[name].append(time.perf_counter() - begin)
     for name, found in times.items():
         seconds = statistics.median(found)
         rows[name] |= {"ms": 1000 * seconds, "tokens_per_second": batch.numel() / seconds}
@@ -232,6 +235,8 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="no graph of our step")
     parser.add_argument("--compiled", action="store_true", help="torch.compile for the peer")
     parser.add_argument("--recompute", choices=["layers", "selective"], help="of our side")
+    parser.add_argument("--turns", help="a file that all who share the device name")
+    parser.add_argument("--of", type=int, default=1, help="how many they are")
     parser.add_argument("--out", help="a JSON file for the figures")
     args = parser.parse_args()
     found = []
