@@ -62,6 +62,19 @@ def digits(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return first.to(torch.int8), second.to(torch.int8), unit
 
 
+def evened(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """W N K with columns that stand out taken back, and what x … K is to be multiplied by, so that
+    x Wᵀ stays what it is.
+
+    A row has one scale for all its bytes: a column that is large in every row, as vocabularies have
+    them, leaves the others a few levels. Where its largest number is more than twice the usual one,
+    half of the excess (in powers) goes over to x.
+    """
+    most = weight.abs().amax(0)
+    excess = (most / (2 * most.median()).clamp_min(1e-30)).clamp_min_(1).sqrt_()
+    return weight / excess, excess
+
+
 def _units(x: Tensor) -> Tensor:
     return x.abs().amax(1, keepdim=True).clamp_min_(1e-30).mul_(1 / 127)
 
@@ -84,15 +97,16 @@ def times_bytes(x: Tensor, q: Tensor, scale: Tensor, fine: bool = False) -> Tens
 
 
 class Int8Few:
-    """`Int8Few(weight, bias)(x)`: weight N K, bias N; for a few rows."""
+    """`Int8Few(weight, bias)(x)`: weight N K, bias N; for a few rows, `fine` in two digits."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, fine: bool = False) -> None:
+        self.fine = fine
         self.weight, scale = rounded_rows(weight.detach().float())
         self.scale = scale[:, 0]
         self.bias = None if bias is None else bias.detach().float()
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = times_bytes(x.reshape(-1, x.shape[-1]), self.weight, self.scale)
+        y = times_bytes(x.reshape(-1, x.shape[-1]), self.weight, self.scale, self.fine)
         if self.bias is not None:
             y += self.bias
         return y.view(*x.shape[:-1], -1)

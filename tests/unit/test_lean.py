@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 import allformer as af
 from allformer.config import Attention, LMHead, Norm, Rotary
-from allformer.core.int8 import Int8, Int8Few, has_int8
+from allformer.core.int8 import Int8, Int8Few, evened, has_int8
 from allformer.core.lean import LeanCache, LeanDecoder, native, products
 from allformer.core.lean.layer import attend
 from allformer.core.lean.native import Few, Heads, find_few
@@ -289,6 +289,59 @@ def test_eight_bits_are_near(kind: str) -> None:
     assert all(p.dtype == torch.float32 for p in net.parameters())  # the model is as it was
 
 
+@int8
+def test_a_loud_column_of_the_vocabulary_leaves_the_others_their_levels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = loud(TREES["one key head"]).float()
+    with torch.no_grad():  # as trained ones have it: large in every row
+        net.vocab_head.table.weight[:, 3] = 30.0
+    own = written(steppers(net)[1], net)
+
+    def lost() -> float:
+        lean._HELD.clear()
+        found = 0.0
+        for a, b in zip(written(lean_stepper(net, torch.int8), net), own, strict=True):
+            # What all words share says nothing.
+            a, b = (x - x.mean(-1, keepdim=True) for x in (a, b))
+            found += float((a - b).norm() / b.norm())
+        return found
+
+    after = lost()
+    monkeypatch.setattr("allformer.core.lean.decoder.evened", lambda w: (w, torch.ones(w.shape[1])))
+    assert after < 0.5 * lost()
+
+
+def test_evened_weights_give_what_they_gave() -> None:
+    draw = torch.Generator().manual_seed(0)
+    weight, x = torch.rand(9, 40, generator=draw) - 0.5, torch.randn(3, 40, generator=draw)
+    same, more = evened(weight)
+    assert torch.equal(same, weight)
+    assert torch.equal(more, torch.ones(40))
+    weight[:, 7] *= 100
+    less, more = evened(weight)
+    torch.testing.assert_close((x * more) @ less.t(), x @ weight.t(), rtol=1e-4, atol=1e-3)
+    before, after = (w.abs().amax(0) / w.abs().amax(0).median() for w in (weight, less))
+    assert after[7] < 2 * before[7] ** 0.5  # half of the powers, beyond what is usual
+    torch.testing.assert_close(after[:7], before[:7])
+    evened(torch.zeros(2, 3))
+
+
+@int8
+def test_what_attention_compares_and_what_the_feed_forward_gives_back_keep_sixteen_bits() -> None:
+    net: Any = loud(TREES["marian"]).float()
+    for layer in LeanDecoder(net, int8=True).layers:
+        parts = {"qkv": layer.qkv, "out": layer.out, "up": layer.up, "down": layer.down}
+        fine = {name for name, product in parts.items() if product.plain.fine}  # type: ignore[attr-defined]
+        assert fine == {"qkv", "down"}
+    weight, x = torch.randn(8, 64), torch.randn(3, 64)
+    for fine, most in ((False, 2e-2), (True, 1e-4)):
+        times = products.Eight(weight, None, fine)
+        exact = x @ (times.weight * times.plain.scale[:, None]).t()
+        lost = (times(x) - exact).norm() / exact.norm()
+        assert most / 100 < lost < most
+
+
 def test_eight_bits_are_refused_where_there_are_none() -> None:
     with pytest.raises(ConfigError, match="for the usual decoders on a CPU"):
         generate(loud(KINDS["decoder window"]), tokens(1, 3), max_new_tokens=2, dtype=torch.int8)
@@ -318,12 +371,16 @@ def test_compiled_products_are_torchs(rows: int) -> None:
     torch.testing.assert_close(compiled().fp32(x, weight, bias), wanted, rtol=1e-4, atol=1e-4)
     more = compiled().fp32(x, weight, None, wanted)
     torch.testing.assert_close(more, wanted + x @ weight.t(), rtol=1e-4, atol=1e-4)
-    plain = Int8Few(weight, bias)
-    rounded = plain.weight
-    mine = compiled().int8(x, rounded, plain.scale, rounded.sum(1, dtype=torch.int32), bias)
-    torch.testing.assert_close(mine, plain(x), rtol=1e-5, atol=1e-5)  # the same whole numbers
-    twice = compiled().int8(x, rounded, plain.scale, rounded.sum(1, dtype=torch.int32), bias, mine)
-    torch.testing.assert_close(twice, 2 * mine, rtol=1e-5, atol=1e-5)
+    for fine in (False, True):
+        plain = Int8Few(weight, bias, fine)
+        rounded = plain.weight
+        how = x, rounded, plain.scale, rounded.sum(1, dtype=torch.int32), bias
+        mine = compiled().int8(*how, fine=fine)
+        torch.testing.assert_close(mine, plain(x), rtol=1e-5, atol=1e-4)  # the same whole numbers
+        twice = compiled().int8(*how, mine, fine=fine)
+        torch.testing.assert_close(twice, 2 * mine, rtol=1e-5, atol=1e-4)
+        exact = torch.nn.functional.linear(x, rounded * plain.scale[:, None], bias)
+        assert ((mine - exact).norm() < 1e-4 * exact.norm()) == fine
 
 
 @few

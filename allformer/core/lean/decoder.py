@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer import config
+from allformer.core.int8 import evened
 from allformer.core.lean.cache import LeanCache
 from allformer.core.lean.layer import Layer, Look, lean_norm
 from allformer.core.lean.native import Heads
@@ -53,9 +54,13 @@ class LeanDecoder:
         self.final = None
         if stack.final_norm is not None:
             self.final = lean_norm(stack.final_norm, self.dtype)
-        self.head_scale, bias = head.scale, head.addend(self.dtype)
+        self.head_scale: Any = head.scale
+        bias = head.addend(self.dtype)
         words = cast(head.table.weight.detach(), self.dtype)
         bias = None if bias is None else bias.detach()
+        if int8:
+            words, even = evened(words.float())
+            self.head_scale = even if head.scale is None else even * head.scale
         self.words = Eight(words, bias) if int8 else Words(words, bias, copies)
 
     @staticmethod

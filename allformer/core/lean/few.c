@@ -83,9 +83,11 @@ void few_fp32(const float *x, const float *w, const float *b, const float *add, 
     for (long n = whole * wide; n < N; n++) { ROWS_OF(FLOATS, 1) }
 }
 
-/* Bytes 1 … 255 around 128 of each row of x, and what they are multiples of. */
+/* Bytes 1 … 255 around 128 of each row of x, and what they are multiples of. Of `pairs` the second
+   row of bytes, in 254ths of the first, is what that leaves over. */
 typedef int ivec __attribute__((vector_size(64), aligned(4)));
-static void round_rows(const float *x, uint8_t *q, float *scale, long R, long K, long threads) {
+static void round_rows(const float *x, uint8_t *q, float *scale, long R, long K, long pairs,
+                       long threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && R > 16)
     for (long r = 0; r < R; r++) {
         const float *row = x + r * K;
@@ -99,15 +101,22 @@ static void round_rows(const float *x, uint8_t *q, float *scale, long R, long K,
         float top;
         __builtin_memcpy(&top, &most, sizeof top);
         float unit = (top > 1e-12f ? top : 1e-12f) * (1.0f / 127);
-        uint8_t *restrict mine = q + r * K;
-        for (long k = 0; k < K; k++) mine[k] = (uint8_t)((int)rintf(row[k] / unit) + 128);
+        uint8_t *restrict mine = q + (r << pairs) * K;
+        if (!pairs)
+            for (long k = 0; k < K; k++) mine[k] = (uint8_t)((int)rintf(row[k] / unit) + 128);
+        else
+            for (long k = 0; k < K; k++) {
+                float many = row[k] / unit, first = rintf(many);
+                mine[k] = (uint8_t)((int)first + 128);
+                mine[K + k] = (uint8_t)((int)rintf((many - first) * 254) + 128);
+            }
         scale[r] = unit;
     }
 }
 
 /* The same for a product of many rows that is another's: torch needs six passes for it. */
 void few_round(const float *x, uint8_t *q, float *scale, long R, long K, long threads) {
-    round_rows(x, q, scale, R, K, threads);
+    round_rows(x, q, scale, R, K, 0, threads);
 }
 
 /* What that product gave, times the scale of its row, and b and `add` to it, where it lies. */
@@ -157,29 +166,35 @@ INLINE void dots(const uint8_t *q, const int8_t *w, int *out, long K, const int 
 }
 #endif
 
+/* Of `rows` rows of bytes; where they are `pairs`, a row of x is two of them, its digits. */
 INLINE void eight(const uint8_t *q, const float *seen, const int8_t *w, const float *scale,
                   const int *sum, const float *b, const float *add, float *y, long n, long N, long K,
-                  const int rows, const int wide) {
+                  const int rows, const int wide, const int pairs) {
     int out[8 * 8];
     dots(q, w + n * K, out, K, rows, wide);
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < rows >> pairs; r++)
         for (int j = 0; j < wide; j++) {
-            float exact = (float)(out[r * 8 + j] - 128 * sum[n + j]);
+            const int *found = out + (r << pairs) * 8 + j;
+            float exact = (float)(found[0] - 128 * sum[n + j]);
+            if (pairs) exact += (float)(found[8] - 128 * sum[n + j]) * (1.0f / 254);
             float whole = exact * scale[n + j] * seen[r] + (b ? b[n + j] : 0);
             y[r * N + n + j] = whole + (add ? add[r * N + n + j] : 0);
         }
 }
 
-/* In eight bits: w has `scale` (N) and `sum` (N, of its bytes). R K bytes lie on the stack. */
+/* In eight bits: w has `scale` (N) and `sum` (N, of its bytes); x is rounded to one digit of eight
+   bits, or (`pairs`, 0 or 1) to two. All its bytes lie on the stack. */
 void few_int8(const float *x, const int8_t *w, const float *scale, const int *sum, const float *b,
-              const float *add, float *y, long R, long N, long K, long threads) {
+              const float *add, float *y, long rows, long N, long K, long pairs, long threads) {
+    const long R = rows << pairs;
     uint8_t spare[R * K];
-    float seen[R];
+    float seen[rows];
     const int wide = R <= 2 ? 8 : R <= 4 ? 4 : 3;
     long whole = N / wide;
-    round_rows(x, spare, seen, R, K, threads);
+    round_rows(x, spare, seen, rows, K, pairs, threads);
 #define BYTES(rows, wide)                                                                          \
-    eight(spare + r * K, seen + r, w, scale, sum, b, add ? add + r * N : 0, y + r * N, n, N, K, rows, wide)
+    eight(spare + r * K, seen + (r >> pairs), w, scale, sum, b, add ? add + (r >> pairs) * N : 0,  \
+          y + (r >> pairs) * N, n, N, K, rows, wide, pairs)
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (long i = 0; i < whole; i++) {
         long n = i * wide;

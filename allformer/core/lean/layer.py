@@ -17,7 +17,7 @@ from allformer.core.lean.products import Product, onto
 from allformer.core.norm import LayerNorm
 from allformer.core.states import LayerState
 
-Make = Callable[[Any], Product]
+Make = Callable[..., Product]
 
 
 class Norm:
@@ -49,7 +49,7 @@ class Layer:
         own, feed = block.attention, block.feed
         self.pre = block.pre
         self.norms = [lean_norm(block.attention_norm, dtype), lean_norm(block.feed_norm, dtype)]
-        self.own, self.qkv, self.out = heads_of(own), make(own.qkv), make(own.out)
+        self.own, self.qkv, self.out = heads_of(own), make(own.qkv, fine=True), make(own.out)
         self.cross: Heads | None = None
         if block.has_cross:
             self.norms.insert(1, lean_norm(block.cross_norm, dtype))
@@ -59,7 +59,7 @@ class Layer:
         every = (self.own,) if self.cross is None else (self.own, self.cross)
         fits = dtype == torch.float32 and all(how.size % LANES == 0 for how in every)
         self.few: Few | None = getattr(self.qkv, "few", None) if fits else None
-        self.up, self.down, self.act = make(feed.up), make(feed.down), feed.act
+        self.up, self.down, self.act = make(feed.up), make(feed.down, fine=True), feed.act
         self.gate = None if feed.gate is None else make(feed.gate)
 
     def __call__(self, x: Tensor, state: LayerState, look: Look) -> Tensor:

@@ -44,7 +44,7 @@ class Few:
         pointer, number = ctypes.c_void_p, ctypes.c_long
         self._fp32, self._int8 = library.few_fp32, library.few_int8
         self._fp32.argtypes, self._fp32.restype = [pointer] * 5 + [number] * 4, None
-        self._int8.argtypes, self._int8.restype = [pointer] * 7 + [number] * 4, None
+        self._int8.argtypes, self._int8.restype = [pointer] * 7 + [number] * 5, None
         self._round, self._scale = library.few_round, library.few_scale
         self._round.argtypes, self._round.restype = [pointer] * 3 + [number] * 3, None
         self._scale.argtypes, self._scale.restype = [pointer] * 4 + [number] * 3, None
@@ -76,14 +76,16 @@ class Few:
         sums: Tensor,
         bias: Tensor | None,
         add: Tensor | None = None,
+        fine: bool = False,
     ) -> Tensor:
-        """The same with weights in eight bits: scale N; sums N, of a row's bytes, int32."""
+        """The same with weights in eight bits: scale N; sums N, of a row's bytes, int32. `fine`: x
+        in two digits of eight bits."""
         x = x.contiguous()
         outputs, inputs = weight.shape
         y = x.new_empty(*x.shape[:-1], outputs)
         self._int8(
             x.data_ptr(), weight.data_ptr(), scale.data_ptr(), sums.data_ptr(), _at(bias), _at(add),
-            y.data_ptr(), x.numel() // inputs, outputs, inputs, torch.get_num_threads(),
+            y.data_ptr(), x.numel() // inputs, outputs, inputs, fine, torch.get_num_threads(),
         )  # fmt: skip
         return y
 
@@ -180,6 +182,13 @@ def _right(few: Few) -> bool:
         wanted = F.linear(x, wide, bias)
         answers = few.fp32(x, wide, bias), few.int8(x, weight, scale, sums, bias)
         if not all(torch.allclose(y, wanted, rtol=1e-4, atol=1e-2) for y in answers):
+            return False
+        between = (
+            x - x.sign() * torch.rand(x.shape, generator=draw, device="cpu").mul(127).round() / 254
+        )
+        between[:, 0] = 127.0  # and two digits these
+        finer = few.int8(between, weight, scale, sums, bias, fine=True)
+        if not torch.allclose(finer, F.linear(between, wide, bias), rtol=1e-4, atol=1e-2):
             return False
     q, keys, values = (normal(draw, 1, 2, 2, 16) for _ in range(3))
     found = few.look(q, keys, values, None, Heads(2, 2, 16, 0.5))

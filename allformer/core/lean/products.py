@@ -80,21 +80,26 @@ class Words(Times):
 
 class Eight:
     """The same in eight bits: `Eight(weight, bias)(x)`, in fp32. For many rows oneDNN's product has
-    a copy in its own order."""
+    a copy in its own order. `fine`: a few rows are rounded to sixteen bits, not to eight."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.plain = Int8Few(weight, bias)
+    def __init__(self, weight: Tensor, bias: Tensor | None, fine: bool = False) -> None:
+        self.plain = Int8Few(weight, bias, fine)
         self.weight = self.plain.weight  # N K
         self.sums = self.weight.sum(1, dtype=torch.int32)
         self.few: Few | None = few_for(self.weight)
         self.most = MANY if len(weight) >= NARROW else 2 * MANY  # rows of which few.c is fastest
+        self.fine = ROWS if fine else 0  # rows of which the second digit costs next to nothing
         self.many: Int8 | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.numel() // x.shape[-1]
         if self.few is not None and rows <= self.most:
-            return self.few.int8(x, self.weight, self.plain.scale, self.sums, self.plain.bias)
+            return self._few(self.few, x, None)
         return self.plain(x) if rows < MANY else self._many(x)
+
+    def _few(self, few: Few, x: Tensor, add: Tensor | None) -> Tensor:
+        p, fine = self.plain, x.numel() <= self.fine * x.shape[-1]
+        return few.int8(x, self.weight, p.scale, self.sums, p.bias, add, fine)
 
     def _many(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         if self.many is None:
@@ -104,8 +109,7 @@ class Eight:
     def onto(self, x: Tensor, y: Tensor) -> Tensor:
         """y + x Wᵀ + b."""
         if self.few is not None and x.numel() <= self.most * x.shape[-1] and y.is_contiguous():
-            scale, bias = self.plain.scale, self.plain.bias
-            return self.few.int8(x, self.weight, scale, self.sums, bias, y)
+            return self._few(self.few, x, y)
         return self._many(x, y) if x.numel() >= MANY * x.shape[-1] else y + self(x)
 
 
@@ -115,18 +119,19 @@ def onto(times: Product, x: Tensor, y: Tensor) -> Tensor:
 
 
 def make_product(
-    layer: Any, dtype: torch.dtype, int8: bool = False, copies: bool = True
+    layer: Any, dtype: torch.dtype, int8: bool = False, copies: bool = True, fine: bool = False
 ) -> Product:
     """The product of a layer; one that is no plain `Linear` (quantised, with a delta) is its own.
 
-    `copies`: weights may be copied into another order where that is faster.
+    `copies`: weights may be copied into another order where that is faster. `fine`: in eight bits
+    its few rows keep sixteen.
     """
     if type(layer) not in (Linear, Fused) or layer.delta is not None:
         own: Product = layer
         return own
     weight, bias = cast(layer.weight.detach(), dtype), layer.addend(dtype)
     bias = None if bias is None else bias.detach()
-    return Eight(weight, bias) if int8 else Times(weight, bias, copies)
+    return Eight(weight, bias, fine) if int8 else Times(weight, bias, copies)
 
 
 def _packs(weight: Tensor) -> bool:
