@@ -25,6 +25,7 @@ from allformer.images import load_processor
 from allformer.tasks.image_pipeline import ImagePipeline, open_image_pipeline
 from allformer.tasks.pipeline import Pipeline, open_pipeline
 from allformer.train.objectives import find_objective
+from allformer.train.progress import Asides
 from allformer.train.recipe import make_recipe, read_recipe
 from allformer.train.sections.recipe import Recipe
 from allformer.train.validate import validate
@@ -150,6 +151,7 @@ def evaluate_objective(
     count = len(objective.lengths(examples)[0])
     if not count:
         raise DataError("there is nothing to score: the split has no example; give another")
+    objective.aside = Asides(say)
     figures = validate(objective, pipeline.model, examples, batch_tokens=found.train.batch_tokens)
     head: dict[str, Any] = {"objective": found.objective, "split": name, "examples": count}
     if objective.perplexity:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,13 @@ from allformer.errors import DataError
 from allformer.text.lossless import byte_ids
 from allformer.text.marian import MarianPipeline
 from allformer.text.tokenizer import Tokenizer
+from allformer.train.progress import Asides
 from allformer.train.sections.data import TextData
 from allformer.train.texts import Texts, TextSets, fingerprint, size_of
 
 Say = Callable[[str], None]
 _SMALL = 32 << 20  # bytes of files that are encoded in memory, without a folder for them
 _TOKENS = 1 << 26  # of a mixture that are copied together at a time
-_EVERY = 10.0  # seconds between lines about the progress
 _FORM = "1"  # of what `TextEncoder` gives: another is another table
 
 # Behind the signs that end a sentence (and the quotes that close after them), or at a new line. A
@@ -157,19 +157,7 @@ class EncodedTexts:
             key = blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
             base = cache_directory() / "tables" if self.data.cache is None else self.data.cache
             folder = Path(base) / key
-        progress = _Lines(name, say)
+        progress = partial(Asides(say), f"{name}, tokenised")
         table = build_table(texts, self._encode, folder, key=key, progress=progress)
         say(f"{name}: {len(table):,} texts, {int(table['ids'].lengths.sum()):,} tokens")
         return table
-
-
-class _Lines:
-    """A line about the progress from time to time; none where it is quick."""
-
-    def __init__(self, name: str, say: Say) -> None:
-        self.name, self.say, self.last = name, say, monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if total and monotonic() - self.last > _EVERY:
-            self.last = monotonic()
-            self.say(f"{self.name}: {done / total:.0%} tokenised")

@@ -291,7 +291,7 @@ class Job:
             self.say(about_threads)
         source = prefetch(self.batches())
         progress: Any = Progress(self.steps, self.step) if self.ranks.main else Quiet()
-        self.watch.say = progress.say
+        self.watch.say, self.objective.aside = progress.say, progress.aside
         self.clock = Clock(self.seconds)
         try:
             with interrupts(patient=self.ranks.world > 1) as signals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -71,8 +71,27 @@ class Clock:
         return lap
 
 
+class Asides:
+    """`aside("validating", done, total)`: how far something is that takes long, in a line from time
+    to time; none where it is quick. Whoever begins anew begins at 0."""
+
+    def __init__(self, say: Callable[[str], None], every: float = 10.0) -> None:
+        self.say, self.every = say, every
+        self.what, self.done, self.last = "", 0, 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if what != self.what or done <= self.done:
+            self.last = now
+        elif done < total and now - self.last >= self.every:
+            self.last = now
+            self.say(f"{what}: {done / total:.0%}")
+        self.what, self.done = what, done
+
+
 class Progress:
-    """`progress.update(step, nll=…, rate=…)` as often as there is news; `say` for whole lines."""
+    """`progress.update(step, nll=…, rate=…)` as often as there is news; `say` for whole lines, and
+    `aside("validating", done, total)` for what is done between two steps."""
 
     def __init__(
         self,
@@ -85,6 +104,7 @@ class Progress:
     ) -> None:
         self.total, self.first, self.plain_every, self.unit = total, done, plain_every, unit
         self.begin = self.last = time.monotonic()
+        self._lines = Asides(self.say, plain_every)
         self._bar: Any = None
         self._task: Any = None
         if sys.stderr.isatty():
@@ -111,6 +131,13 @@ class Progress:
                 )
             )
 
+    def aside(self, what: str, done: int, total: int) -> None:
+        """How far something is that steps wait for."""
+        if self._bar is None:
+            self._lines(what, done, total)
+        else:
+            self._bar.update(self._task, news=f"{what} {done / max(1, total):.0%}")
+
     def say(self, line: str) -> None:
         """A line that stays."""
         if self._bar is not None:
@@ -122,6 +149,7 @@ class Progress:
         """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.stop()
+            self._bar = None
 
 
 _REST = 8 + 7 + 8 + 5 + 7  # what, elapsed, left, and the spaces between

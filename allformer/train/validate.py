@@ -35,12 +35,15 @@ def validate(
         [0] * len(objective.terms),
     )
     sums: dict[str, float] = {}
+    seen, every = 0, len(sides[0])
     try:
         batches = objective.order(examples)
         if batches is None:
             rows = objective.recipe.train.batch_rows
             batches = token_batches(*sides, budget, seed=0, epoch=0, pool=1000, max_rows=rows)
         for index in batches:
+            objective.aside("validating", seen, every)
+            seen += len(index)
             batch = objective.onto(objective.collate(examples, index), model.device)
             nll, measured = objective.appraise(model, batch, dtype=dtype)
             nlls += nll.reshape(-1).double().cpu()

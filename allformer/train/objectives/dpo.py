@@ -99,10 +99,12 @@ class Dpo(Preferred):
         super().at(step)
 
     def _all(self) -> Tensor:
-        known = torch.zeros(self.rows, dtype=torch.float64)
+        known, done = torch.zeros(self.rows, dtype=torch.float64), 0
         for table in self._tables.values():
             sides, budget = self.lengths(table), self.recipe.train.batch_tokens
             for index in token_batches(*sides, budget, seed=0, epoch=0, pool=1000):
+                self.aside("asking the reference", done, self.rows // 2)
+                done += len(index)
                 batch = moved(self.collate(table, index), self.policy.device)
                 known[batch.numbers.cpu()] = self._say(batch.said, self.dtype).double().cpu()
         return known

@@ -62,6 +62,8 @@ class Objective(ABC, Generic[E, B]):
     specials: tuple[str, ...] = ()  # further special tokens of a tokeniser that is trained for it
     # The ranks that read other batches, for a loss that looks at all of a step; None: nobody else.
     others: Any = None
+    # `aside("validating", done, total)` tells how far something is that steps wait for.
+    aside: Callable[[str, int, int], None] = staticmethod(lambda what, done, total: None)
     # What its recipes have unless they say otherwise, where that is not what a translator's have.
     usual: ClassVar[Mapping[str, Mapping[str, Any]]] = {"train": {"smoothing": 0.0}}
 
