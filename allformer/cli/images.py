@@ -110,7 +110,7 @@ def embed_image(
         raise AllformerError(f"--out {out} writes a NumPy array: give x.npy, and no --json")
     if out is not None:
         writable(out)
-    source = image_source(image, file)
+    source = image_source(image, file, leaves=False)  # a row for each
     pipeline = open_seeing(model, device, dtype)
     options: dict[str, Any] = {"pooling": pooling, "normalise": normalise, "batch": batch}
     options |= given(workers=workers or None)
@@ -127,13 +127,16 @@ def embed_image(
         save_vectors([vector for _, vector in found], out, "image")
 
 
-def image_source(images: Sequence[str] | None, file: Path | None) -> Source:
-    """Paths that were typed, those in folders, or lines of a file or of standard input."""
+def image_source(images: Sequence[str] | None, file: Path | None, leaves: bool = True) -> Source:
+    """Paths that were typed, those in folders, or lines of a file or of standard input.
+
+    With `leaves` one of the former that cannot be read is told, and left out.
+    """
     if not images or file is not None:
         return replace(read_source(images, file), unit="image")
     paths = expanded(images)
     total = len(paths) if len(paths) > FEW else None
-    return Source(paths, typed=True, total=total, unit="image")
+    return Source(paths, typed=True, total=total, unit="image", leaves=leaves)
 
 
 def expanded(images: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from allformer.cli.common import say, show
-from allformer.errors import AllformerError
+from allformer.errors import AllformerError, DataError
 
 CHUNK = 256  # lines read ahead, so that lines of like length can go together
 
@@ -29,6 +29,7 @@ class Source:
     name: str = ""
     unit: str = "text"  # what a line is
     live: bool = False  # a person waits for each result before typing the next text
+    leaves: bool = False  # out what cannot be read, and goes on with the others
 
 
 @dataclass(frozen=True)
@@ -101,17 +102,34 @@ def work_through(source: Source, verb: Verb, chunk: int = CHUNK) -> Iterator[tup
 
 
 def _results(source: Source, verb: Verb, chunk: int) -> Iterator[tuple[str, Any]]:
-    stream, done = (line.rstrip("\r\n") for line in source.lines), 0
+    stream, done, faults = (line.rstrip("\r\n") for line in source.lines), 0, 0
+    found: Iterable[tuple[str, Any]]
     while texts := list(islice(stream, 1 if source.live else chunk)):
         try:
-            found = verb.work(texts)
+            found = zip(texts, verb.work(texts), strict=True)
         except AllformerError as error:
-            if source.typed:
+            if source.leaves and isinstance(error, DataError) and (done or texts[1:]):
+                found = list(_readable(texts, verb))
+                faults += len(texts) - len(found)
+            elif source.typed:
                 raise
-            where = f"lines {done + 1} to {done + len(texts)}" if texts[1:] else f"line {done + 1}"
-            raise type(error)(f"{source.name}, {where}: {error}") from None
-        yield from zip(texts, found, strict=True)
+            else:
+                last = f"s {done + 1} to {done + len(texts)}" if texts[1:] else f" {done + 1}"
+                raise type(error)(f"{source.name}, line{last}: {error}") from None
+        yield from found
         done += len(texts)
+    if faults:
+        raise DataError(f"{faults} of {done:,} {source.unit}s are left out; see above")
+
+
+def _readable(texts: list[str], verb: Verb) -> Iterator[tuple[str, Any]]:
+    """One by one, so that one that cannot be read does not take the others with it."""
+    for text in texts:
+        try:
+            yield text, next(iter(verb.work([text])))
+        except DataError as error:
+            told = str(error)
+            say(f"left out: {told if text in told else f'{text}: {told}'}")
 
 
 def one_line(text: str) -> str:

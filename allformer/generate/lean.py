@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from allformer.core.int8 import has_int8, to_int8
 from allformer.core.lean import LeanCache, LeanDecoder
 from allformer.core.lean.native import few_for
-from allformer.core.lean.served import KINDS, plain_model
+from allformer.core.lean.served import KINDS, plain_model, weights_of
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
@@ -138,7 +138,7 @@ FASTER.append(lean_stepper)
 def hold(model: EncoderDecoderModel | DecoderOnlyModel, dtype: torch.dtype) -> Held:
     """What is held of a model, made anew where its weights are others than before."""
     kinds = _HELD.setdefault(model, {})
-    weights = tuple((id(p), p.data_ptr(), _version(p)) for p in model.parameters())
+    weights = weights_of(model)
     if dtype not in kinds or kinds[dtype].weights != weights:
         eight = dtype is torch.int8
         lean = LeanDecoder(model, eight, torch.float32 if eight else dtype)
@@ -147,11 +147,6 @@ def hold(model: EncoderDecoderModel | DecoderOnlyModel, dtype: torch.dtype) -> H
             encoder = _eight_bits(model.encoder)
         kinds[dtype] = Held(weights, lean, encoder)
     return kinds[dtype]
-
-
-def _version(weight: Tensor) -> int:
-    """How often it was written to, where that is counted."""
-    return 0 if weight.is_inference() else weight._version
 
 
 def _eight_bits(encoder: nn.Module) -> nn.Module:

@@ -21,6 +21,7 @@ from torch import Tensor
 from allformer.core.inputs import Side
 from allformer.core.layout import Grid
 from allformer.core.lean import LeanCache, LeanDecoder
+from allformer.core.lean.served import weights_of
 from allformer.core.model import EncoderDecoderModel
 from allformer.core.precision import widen
 from allformer.core.states import Cache
@@ -66,7 +67,7 @@ class Listener:
     """Of an encoder-decoder with a source of sound, and its vocabulary.
 
     On a CPU the decoder of a small model is run by `LeanDecoder`, which holds a copy of some
-    weights, as they are when it is first asked. `int8`: with all of them in eight bits.
+    weights; where they change, it is made anew. `int8`: with all of them in eight bits.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Listener:
     ) -> None:
         self.model, self.vocabulary, self.int8 = model, vocabulary, int8
         self._lean: LeanDecoder | None = None
+        self._made_of: tuple[Any, ...] = ()  # the weights of that
         self.dtype = dtype or next(model.parameters()).dtype
         longest = model.config.decoder.longest
         self.places = 448 if longest is None else longest
@@ -113,8 +115,9 @@ class Listener:
         """What runs the decoder in place of the model, where it can."""
         if self.dtype != torch.float32 or not LeanDecoder.serves(self.model):
             return None
-        if self._lean is None:
-            self._lean = LeanDecoder(self.model, self.int8)
+        now = weights_of(self.model)
+        if self._lean is None or self._made_of != now:
+            self._lean, self._made_of = LeanDecoder(self.model, self.int8), now
         return self._lean
 
     def _read(self, ids: Tensor, cache: Cache, memory: Tensor | None = None) -> Tensor:

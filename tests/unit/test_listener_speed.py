@@ -225,6 +225,23 @@ def test_products_in_eight_bits_are_within_their_steps(kind: Any, rows: int) -> 
 
 
 @int8
+@pytest.mark.parametrize("eight", [False, True])
+def test_weights_that_change_in_place_are_heard(eight: bool) -> None:
+    model = hearer()
+    listener = Listener(model, None, int8=eight)  # type: ignore[arg-type]
+    written(listener, sound())
+    made = listener._lean
+    written(listener, sound())
+    assert listener._lean is made  # nothing is made twice
+    with torch.no_grad():
+        for name, x in model.decoder.named_parameters():
+            if "attention" in name:
+                x.mul_(0.5)
+    for a, b in zip(written(listener, sound()), written(Plain(model, None), sound()), strict=True):  # type: ignore[arg-type]
+        assert (a - b).abs().max() < (0.1 if eight else 1e-4) * b.abs().max()
+
+
+@int8
 def test_eight_bits_hear_nearly_the_same() -> None:
     model = hearer()
     mel = torch.randn(1, 80, 100, generator=torch.Generator().manual_seed(3))

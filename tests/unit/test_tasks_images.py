@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -275,6 +276,28 @@ def test_a_search_gives_the_nearest_images_of_a_text_and_texts_of_an_image(there
     assert af.search_texts(kit, paths[1], WORDS)[0].index == texts[1][0].index
     with pytest.raises(ConfigError, match="top=0"):
         af.search_images(kit, "a", paths, top=0)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_one_picture_that_cannot_be_read_does_not_keep_the_others_waiting(there, tmp_path, batch):
+    folder = tmp_path / "photos"
+    shutil.copytree(there / "photos", folder)
+    (folder / "a-broken.png").write_bytes(b"no image at all")
+    (folder / "m-empty.jpg").touch()
+    good = photos(there)
+    found = run("classify-image", there / "vit", folder, "--json", "--batch", batch)
+    assert found.exit_code != 0
+    seen = [Path(json.loads(x)["image"]).name for x in found.stdout.splitlines()]
+    assert seen == [Path(x).name for x in good]
+    assert f"2 of {len(good) + 2} images are left out" in str(found.exception)
+    told = [line for line in found.stderr.splitlines() if "left out: " in line]
+    assert ["a-broken.png" in told[0], "m-empty.jpg" in told[1]] == [True, True]
+    alone = run("classify-image", there / "vit", folder / "a-broken.png")
+    assert "left out" not in alone.output + str(alone.exception)
+    # Of vectors each picture has a row: none may be missing without anybody seeing it.
+    vectors = run("embed-image", there / "vit", folder, "--out", tmp_path / "x.npy")
+    assert "a-broken.png" in str(vectors.exception)
+    assert not (tmp_path / "x.npy").exists()
 
 
 def test_the_command_line_searches_a_folder_and_ranks_texts(there, tmp_path):

@@ -53,3 +53,13 @@ def _shape(block: config.Block) -> tuple[int | None, ...]:
 def _plain_block(block: config.Block) -> bool:
     attentions = [x for x in (block.attention, block.cross) if x is not None]
     return block.scale is None and all(type(x.mixer) is config.Full for x in attentions)
+
+
+def weights_of(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
+    """Which weights these are: what was made of others is stale."""
+    return tuple((id(p), p.data_ptr(), _version(p)) for p in model.parameters())
+
+
+def _version(weight: torch.Tensor) -> int:
+    """How often it was written to, where that is counted."""
+    return 0 if weight.is_inference() else weight._version
