@@ -109,7 +109,7 @@ def convert(
     if merge:
         model = read_merged(where, base)
     if length is not None:
-        model = lengthen(model, length, WINDOW if mixer is None else mixer)
+        model = lengthen(model, length, WINDOW if mixer is None else mixer, separator_of(where))
         _check_certain(model, mixer)
     if quantise is not None:
         model = in_bits(model, quantise, group, calibrate, dtype, tell)
@@ -121,6 +121,7 @@ def convert(
         if adapter is not None:
             new |= copy_others(adapter.find_base(base), target)
         new |= copy_others(where, target)
+        new |= tell_class(where, target)
         if length is not None:
             tell_length(target, length)
         if not original.provenance.family and "is" not in read_json(target / "config.json"):
@@ -296,6 +297,29 @@ def copy_others(source: Path, target: Path) -> set[str]:
             else:
                 shutil.copyfile(file, target / file.name)
     return names
+
+
+def tell_class(source: Path, target: Path) -> set[str]:
+    """The tokeniser's class, where the source's family told it, and the new one's is another; gives
+    the file's name."""
+    from allformer.text.load import named_class
+
+    name = named_class(source)
+    if name is None or name == named_class(target):
+        return set()
+    path = target / CONFIG
+    write_json(path, {**(read_json(path) if path.is_file() else {}), "tokenizer_class": name})
+    return {CONFIG}
+
+
+def separator_of(source: Path) -> int | None:
+    """The token between two texts, as the tokeniser beside a checkpoint has it, if there is one."""
+    from allformer.text.load import load_tokenizer
+
+    try:
+        return load_tokenizer(source).sep_id
+    except DataError:
+        return None
 
 
 def tell_length(target: Path, length: int) -> None:

@@ -10,11 +10,13 @@ text within one window gets the numbers that it got before; training on long tex
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from allformer.checkpoint.transfer import own_state, put
-from allformer.config import Learned, Mixer, Model, Window
+from allformer.config import EncoderOnly, Learned, Mixer, Model, Tokens, Window
 from allformer.config.longer import longer
 from allformer.core.linear import Fused
 from allformer.core.model import AnyModel, build
@@ -25,20 +27,38 @@ from allformer.families.config_json import write_config
 WINDOW = Window(512, 512)
 
 
-def lengthen(model: AnyModel, length: int, mixer: Mixer = WINDOW) -> AnyModel:
+def lengthen(
+    model: AnyModel, length: int, mixer: Mixer = WINDOW, separator: int | None = None
+) -> AnyModel:
     """A copy for `length` tokens: `lengthen(load("roberta-base"), 4096, Window(512, 512))`.
 
     A RoBERTa or BERT becomes a Longformer, a BART a LED, a LLaMA what Mistral is, a GPT-2 the same
     with windows (which our own layout can say). What looks back alone takes a window's `left`.
+    `separator` is the id of the token between a question and its text, for heads of a Longformer
+    that mark the question, where the model's config does not say it, as BERT's do not.
     """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model={str(model)[:60]!r} is no model; try af.lengthen(af.load(…), {length!r})"
+        )
     _check_plain(model)
-    tree = longer(model.config, length, mixer)
+    tree = _parted(longer(model.config, length, mixer), separator)
     new = build(tree, device="meta")
     state = own_state(new)
     carried = _carried(model, new, state)
     put(new, {id(state[name]): x.detach().clone() for name, x in carried.items()})
     new.provenance = _provenance(model, tree)
     return new.train(model.training)
+
+
+def _parted(tree: Model, separator: int | None) -> Model:
+    """The tree whose tokens say what stands between a question and its text, if nothing did."""
+    if separator is None or not isinstance(tree, EncoderOnly):
+        return tree
+    source = tree.encoder.source
+    if not isinstance(source, Tokens) or source.eos_id is not None:
+        return tree
+    return replace(tree, encoder=replace(tree.encoder, source=replace(source, eos_id=separator)))
 
 
 def _check_plain(model: AnyModel) -> None:

@@ -62,15 +62,18 @@ def long(
 
     if plot is not None:
         writable(plot)
-    opened, tokenizer = _open(model, device, dtype)
-    ids = None if text is None else _ids(read_text(text), tokenizer, length)
+    if plot is not None and plot.suffix.lower() != ".png":
+        raise AllformerError(f"--plot {plot} is a picture: give x.png")
+    read = None if text is None else read_text(text)
+    opened, tokenizer = _open(model, device, dtype, read is not None)
+    ids = None if read is None else _ids(read, tokenizer, length)
     found = compare(
         opened,
         length,
         mechanisms=mechanisms,
         ids=ids,
         train=train,
-        trained=tokenizer is not None or Path(model).is_dir(),
+        trained=not _is_preset(model),
         say=say,
     )
     if plot is not None:
@@ -90,18 +93,34 @@ def long(
     print(found.advice)
 
 
-def _open(name: str, device: str | None, dtype: str | None) -> tuple[Any, Any]:
-    """The model, and its tokeniser where it is a checkpoint."""
+def _is_preset(name: str) -> bool:
+    """Whether it has no weights that anybody has trained."""
+    from allformer.families import presets
+
+    return name in presets() and not Path(name).exists()
+
+
+def _open(name: str, device: str | None, dtype: str | None, reads: bool) -> tuple[Any, Any]:
+    """The model and, where it is a checkpoint that `reads` a text, its tokeniser."""
     import torch
 
     from allformer.core.model import build
     from allformer.core.precision import pick_device
-    from allformer.families import preset, presets
+    from allformer.families import preset
 
     place = pick_device(device)
     kind = pick_dtype(dtype) or (torch.bfloat16 if place.type == "cuda" else torch.float32)
-    if name in presets() and not Path(name).exists():
+    if _is_preset(name):
         return build(preset(name), device=place, seed=0).to(kind).eval(), None
+    if not reads:
+        from allformer.checkpoint.hub import find_checkpoint
+        from allformer.checkpoint.load import load
+        from allformer.tasks.sentence import read_sentence
+
+        root = find_checkpoint(name)
+        sentence = read_sentence(root)
+        folder = root if sentence is None else sentence.folder
+        return load(folder, device=place, dtype=kind), None
     from allformer.tasks.pipeline import open_pipeline
 
     pipeline = open_pipeline(name, device=place, dtype=kind)

@@ -26,6 +26,12 @@ def mixer_from_text(text: str) -> Mixer:
         raise ConfigError(
             f"mixer {text!r} has {len(values)} values; {kind.__name__} takes {', '.join(names)}"
         )
+    wrong = [word for word in values if isinstance(word, str) and kind is Window]
+    if wrong:
+        raise ConfigError(
+            f"mixer {text!r}: {kind.__name__}.{names[values.index(wrong[0])]}={wrong[0]!r} must be "
+            f"a whole number; try {name}:512"
+        )
     if kind is Window and len(values) == 1:
         values *= 2
     try:

@@ -43,11 +43,16 @@ class Ring(NamedTuple):
         return F.pad(x, (0, 0, 0, extra)) if extra else x
 
     def look(self, x: Tensor) -> Tensor:
-        """B H C c … → B H C w …: each chunk with its neighbours."""
+        """B H C c … → B H C w …: each chunk with its neighbours.
+
+        As the reference has it: a neighbour as far away as there are chunks, or further, is the
+        chunk itself; of fewer chunks than neighbours some are there twice.
+        """
         if not self.before and not self.after:
             return x
         reach = range(-self.before, self.after + 1)
-        return torch.cat([x if i == 0 else x.roll(-i, 2) for i in reach], dim=3)
+        moves = [i if abs(i) < x.shape[2] else 0 for i in reach]
+        return torch.cat([x.roll(-i, 2) if i else x for i in moves], dim=3)
 
     def hidden(self, query: Tensor, key: Tensor) -> Tensor | None:
         """Which keys (at places `key`, B H C w) a query (at `query`, B H C c) may not look at,

@@ -103,13 +103,19 @@ def refuse_mask(mask: Tensor, name: str = "attention_mask") -> None:
     raise ConfigError(f"{name} has the value {odd[0].item():g}, which is neither 0 nor 1; {advice}")
 
 
-def check_mask(mask: Any, rows: int, width: int, name: str = "attention_mask") -> None:
-    """Refuse a mask of another shape than the ids'."""
+def check_mask(
+    mask: Any,
+    rows: int,
+    width: int,
+    name: str = "attention_mask",
+    means: tuple[str, str] = ("keep", "padding"),
+) -> None:
+    """Refuse a mask of another shape than the ids'; `means`: what 1 and 0 say."""
     if not isinstance(mask, Tensor) or mask.shape != (rows, width):
         shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise ConfigError(
-            f"{name}={shape} must be rows × tokens, {(rows, width)}; give one 1 (keep) or 0 "
-            f"(padding) for each token"
+            f"{name}={shape} must be rows × tokens, {(rows, width)}; give one 1 "
+            f"({means[0]}) or 0 ({means[1]}) for each token"
         )
 
 

@@ -219,7 +219,7 @@ class Stack(nn.Module):
                 plan = plan._replace(ahead=learned[i])
             if self.flow is not None:
                 steps = layer.steps(plan, memory, memory_plan, state, relation)
-                runs.append(Run(layer, steps, f"{self.path}.{i}"))
+                runs.append(Run(layer, steps, f"{self.path}.{i}", state is not None))
                 continue
             if fused:
                 seed = None if seeds is None else seeds[i]
@@ -321,7 +321,7 @@ def _check_memory(stack: config.Stack, memory: int | None) -> None:
     if memory is not None and (type(memory) is not int or memory < 0):
         raise ConfigError(
             f"mem_len={memory!r} must be a whole number of at least 0; try 0 for no memory, or "
-            f"leave it out"
+            f"leave it out (a cache's memory= and evaluate's --memory are the same)"
         )
     usual = 0 if stack.relative is None else stack.relative.memory
     reaches = [getattr(block.attention.mixer, "left", None) for block in stack.blocks]
@@ -330,9 +330,9 @@ def _check_memory(stack: config.Stack, memory: int | None) -> None:
     far = max(reach for reach in reaches if reach is not None)
     if memory > far + 1:
         raise ConfigError(
-            f"mem_len={memory}, but no layer looks back further than Window.left={far}; give at "
-            f"most {far + 1}, or a model with wider windows (of an old directory: set mem_len in "
-            f"its config.json, which is its window too with same_length)"
+            f"mem_len={memory} (a cache's memory=), but no layer looks back further than "
+            f"Window.left={far}; give at most {far + 1}, or a model with wider windows (of an "
+            f"old directory: set mem_len in its config.json, which with same_length is its window)"
         )
 
 

@@ -108,7 +108,11 @@ def _as_splits(folder: Path, corpus: PublicText, how: Mapping[str, Any]) -> Spli
     if splits.train is None or splits.validation is None:
         names = " and ".join(file.name for file in corpus.files.values())
         wanted = f"neither {names} nor train.* and val.*" if names else "no train.* and val.*"
-        there = listing(folder) if folder.is_dir() else "there is no such directory"
+        there = "there is no such directory"
+        if folder.is_dir():
+            there = listing(folder)
+        elif folder.is_file():
+            there = "it is a file, not their directory"
         raise DataError(f"{folder} has {wanted}; {there}. They are at {corpus.home}")
     return splits
 

@@ -22,6 +22,7 @@ from allformer.json_file import read_object
 from allformer.text import steps
 from allformer.text.assemble import add_tokens, family_names, finish, put_around
 from allformer.text.families import BY_MODEL_TYPE, FAMILIES, Family
+from allformer.text.files import CONFIG
 from allformer.text.gguf import gguf_tokenizer
 from allformer.text.marian_files import read_marian
 from allformer.text.sentencepiece import read_sentencepiece
@@ -63,14 +64,22 @@ def load_tokenizer(directory: str | Path) -> Tokenizer:
     return _as_it_is(directory, sidecar, name, whole)
 
 
-def _class_name(directory: Path, sidecar: Sidecar, pipeline: dict[str, Any] | None) -> str:
-    """transformers' name of the class to open the files with; `FAST` for none in particular."""
+def named_class(directory: Path) -> str | None:
+    """transformers' name of a directory's tokeniser class: as its files say it, or its family."""
+    return _named_class(directory, read_json(directory / CONFIG) or {})
+
+
+def _named_class(directory: Path, sidecar: dict[str, Any]) -> str | None:
     config = read_json(directory / "config.json") or {}
     for key in ("tokenizer_class", "model_type"):
         check_kind(key, config.get(key), TEXT, str(directory / "config.json"), DataError)
-    name = sidecar.config.get("tokenizer_class") or config.get("tokenizer_class")
-    if name is None:
-        name = BY_MODEL_TYPE.get(config.get("model_type", ""))
+    name: str | None = sidecar.get("tokenizer_class") or config.get("tokenizer_class")
+    return BY_MODEL_TYPE.get(config.get("model_type", "")) if name is None else name
+
+
+def _class_name(directory: Path, sidecar: Sidecar, pipeline: dict[str, Any] | None) -> str:
+    """transformers' name of the class to open the files with; `FAST` for none in particular."""
+    name = _named_class(directory, sidecar.config)
     if name is None:
         return FAST if pipeline is not None else _by_files(directory)
     name = (name if name == FAST else name.removesuffix("Fast"))[:80]  # errors show it

@@ -297,6 +297,9 @@ class Job:
             with interrupts(patient=self.ranks.world > 1) as signals:
                 if not self.step and self.objective.compares:
                     progress.say(self._compare())
+                self.objective.at(self.step + 1)
+                self.clock = Clock(self.seconds)
+                progress.start()
                 while self.step < self.steps and not self._tired():
                     self._advance(source)
                     last = self.step == self.steps

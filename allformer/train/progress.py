@@ -112,6 +112,10 @@ class Progress:
             self._task = self._bar.add_task(what, total=total, completed=done, news="")
             self._bar.start()
 
+    def start(self) -> None:
+        """Steps begin: what was done before them says nothing of the time that is left."""
+        self.begin = self.last = time.monotonic()
+
     def update(self, step: int, **figures: str) -> None:
         """Show the step, the figures and the time that is left."""
         now = time.monotonic()

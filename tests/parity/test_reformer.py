@@ -54,6 +54,10 @@ CASES = [
         "bare, unequal chunks", ReformerModel, "none", local_attn_chunk_length=6,
         axial_pos_shape=(8, 16), max_position_embeddings=128, local_num_chunks_before=2,
     ),
+    case(
+        "bare, looking further back than there is", ReformerModel, "none", is_decoder=True,
+        local_num_chunks_before=5, lsh_num_chunks_before=3, local_num_chunks_after=0,
+    ),
     case("bare, looking back", ReformerModel, "none", is_decoder=True, num_hashes=4),
     case(
         "masked words, neighbours alone", ReformerForMaskedLM, attn_layers=["local", "local"],
@@ -101,6 +105,12 @@ def test_the_same_numbers_with_padding_on_the_left(case, written):
 @pytest.mark.every(2)
 def test_the_same_numbers_in_short_rows(case, written):
     check_forward(case.name, "right", written[case.name], (4, 2))
+
+
+@pytest.mark.parametrize("lengths", [(9,), (16, 12), (24,), (33, 20)])
+def test_fewer_chunks_than_neighbours_are_looked_at_as_the_reference_does(lengths, written):
+    name = "bare, looking further back than there is"
+    check_forward(name, "right", written[name], lengths)
 
 
 @pytest.mark.every(3)

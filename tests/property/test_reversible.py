@@ -17,7 +17,9 @@ from allformer.config import (
     BucketBias,
     DecoderOnly,
     EncoderOnly,
+    Features,
     Feed,
+    Full,
     LMHead,
     Local,
     Norm,
@@ -25,6 +27,8 @@ from allformer.config import (
     Rotary,
     Stack,
     Tokens,
+    Window,
+    XLRelative,
     cycle,
     repeat,
 )
@@ -87,6 +91,40 @@ def test_layers_that_are_shared_gather_the_gradients_of_all_their_runs():
 
 def test_layers_of_several_kinds_are_joined():
     check_reversed(FULL, blocks=cycle((NEAR, HASHED, FULL), 4))
+
+
+def check_behind_a_cache(mixer) -> None:
+    """The tokens behind others are learnt from: a layer that runs twice would write twice."""
+    block = replace(FULL, attention=Attention(3, mixer=mixer), dropout=0.0, feed=Feed(40))
+    made = loud(DecoderOnly(stack(block, causal=True, layers=2), LMHead(tied=False)))
+    ids, found = tokens(2, 29), []
+    for forward in (Flow.forward, plainly):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Flow, "forward", forward)
+            cache = made.new_cache()
+            with torch.no_grad():
+                made(input_ids=ids[:, :13], cache=cache)
+            made.zero_grad()
+            made(input_ids=ids[:, 13:], cache=cache, labels=ids[:, 13:]).loss.backward()
+        found.append({name: p.grad.clone() for name, p in made.named_parameters()})
+    for name, grad in found[1].items():
+        assert grad.abs().max() > 0, name
+        torch.testing.assert_close(found[0][name], grad, rtol=1e-9, atol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize(
+    "mixer", [Full(), Window(5), Local(4), LSH(4, 2, seed=1), Features("elu")], ids=str
+)
+def test_behind_a_cache_gradients_are_those_of_the_plain_form(mixer):
+    check_behind_a_cache(mixer)
+
+
+def test_a_memory_of_earlier_segments_is_learnt_with():
+    block = replace(FULL, attention=Attention(3), dropout=0.0, feed=Feed(40))
+    tree = stack(block, causal=True, layers=2, relative=XLRelative(10))
+    made, ids = loud(DecoderOnly(tree, LMHead(tied=False))), tokens(2, 13)
+    made(input_ids=ids, labels=ids).loss.backward()
+    assert all(p.grad is not None for p in made.parameters())
 
 
 def check_decided_once() -> None:

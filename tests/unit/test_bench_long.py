@@ -208,6 +208,20 @@ def test_a_checkpoint_reads_a_text_again_and_again_and_its_nearness_is_judged(
     assert hashed["fresh"] > 0, "queries and keys are one there"
 
 
+def test_random_tokens_need_no_tokeniser(tmp_path, brief, model):
+    path, text = str(tmp_path / "model"), tmp_path / "text.txt"
+    af.save(model, path, family="allformer")
+    text.write_text("words")
+
+    def said(*words):
+        return CliRunner().invoke(app, ["bench", "long", path, *words])
+
+    found = said("--length", "16", "--mechanisms", "window:4")
+    assert found.exit_code == 0, found.exception
+    assert "no tokeniser" in str(said("--text", str(text)).exception)
+    assert "--plot x.txt is a picture: give x.png" in str(said("--plot", "x.txt").exception)
+
+
 def test_a_text_needs_a_tokeniser(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("words")

@@ -12,11 +12,13 @@ from typer.testing import CliRunner
 
 import allformer as af
 from allformer.checkpoint.convert import convert
+from allformer.checkpoint.lengthen import lengthen
 from allformer.cli.main import app
 from allformer.config import BlockSparse, Features, Full, GlobalWindow, Learned, LowRank, Window
 from allformer.config.longer import longer, seen_by_all
 from allformer.config.mixer_text import mixer_from_text
 from allformer.errors import ConfigError
+from allformer.text.load import load_tokenizer
 from tests.loud import make_loud
 from tests.parity import zoo
 from tests.tiny import checkpoint  # noqa: F401  (a fixture)
@@ -366,6 +368,64 @@ def test_convert_writes_it_with_a_certificate_and_a_tokeniser_that_knows(checkpo
     assert hf.AutoTokenizer.from_pretrained(out)("so long")["input_ids"]
     long = "a long text " * 60
     assert len(af.open_kit(out).tokenizer.encode(long)) > 100
+
+
+def small_bert(kind, vocab, path):
+    config = hf.BertConfig(
+        vocab_size=vocab, hidden_size=24, num_hidden_layers=2, num_attention_heads=3,
+        intermediate_size=32, max_position_embeddings=32,
+    )  # fmt: skip
+    kind(config).save_pretrained(path)
+
+
+@pytest.mark.parametrize("mixer", [Window(8, 8), BlockSparse(2, 1)], ids=str)
+@pytest.mark.parametrize("files", ["vocab.txt", "tokenizer.json"])
+@pytest.mark.parametrize("said", [None, {"do_lower_case": True}])
+def test_a_berts_tokeniser_stays_a_berts(mixer, files, said, tmp_path):
+    """Old directories name no class: their family did, and the new one's is another."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "who", "wrote", "faust", "##s"]
+    source, out = tmp_path / "bert", tmp_path / "out"
+    small_bert(hf.BertForMaskedLM, len(words), source)
+    (source / "vocab.txt").write_text("\n".join(words) + "\n")
+    if files == "tokenizer.json":
+        hf.BertTokenizer(str(source / "vocab.txt")).save_pretrained(source)
+    (source / "tokenizer_config.json").unlink(missing_ok=True)
+    if said is not None:
+        (source / "tokenizer_config.json").write_text(json.dumps(said))
+    convert(source, out, length=64, mixer=mixer, run=False)
+    text, ids = "who wrote fausts", [2, 5, 6, 7, 8, 3]
+    assert load_tokenizer(source).encode(text) == ids
+    assert load_tokenizer(out).encode(text) == ids
+    theirs = hf.AutoTokenizer.from_pretrained(out)
+    assert theirs(text)["input_ids"] == ids
+    assert theirs.mask_token == "[MASK]"
+    told = json.loads((out / "tokenizer_config.json").read_text())
+    assert told == {**(said or {}), "tokenizer_class": "BertTokenizer"}
+
+
+def test_a_lengthened_bert_finds_its_questions_by_the_tokenisers_separator(tmp_path):
+    source, out = tmp_path / "bert", tmp_path / "out"
+    small_bert(hf.BertForQuestionAnswering, 20, source)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
+    (source / "vocab.txt").write_text("\n".join(words) + "\n")
+    convert(source, out, length=64, mixer=Window(8, 8), run=False)
+    ids = torch.tensor([[2, 7, 8, 3, 9, 10, 11, 3]])
+    marks = torch.tensor([[1, 1, 1, 0, 0, 0, 0, 0]])
+    longer = af.load(out).eval()
+    asked, marked = longer(input_ids=ids), longer(input_ids=ids, global_attention_mask=marks)
+    torch.testing.assert_close(asked.start_logits, marked.start_logits)
+    assert json.loads((out / "config.json").read_text())["sep_token_id"] == 3
+    unsaid = lengthen(af.load(source), 64, Window(8, 8)).eval()
+    with pytest.raises(ConfigError, match=r"Tokens.eos_id=None.*global_attention_mask.*separator="):
+        unsaid(input_ids=ids)
+    assert unsaid(input_ids=ids, global_attention_mask=marks).start_logits.shape == (1, 8)
+    said = lengthen(af.load(source), 64, Window(8, 8), separator=3).eval()
+    torch.testing.assert_close(said(input_ids=ids).start_logits, asked.start_logits)
+
+
+def test_what_is_no_model_is_refused_by_name():
+    with pytest.raises(ConfigError, match=r"model='roberta-base' is no model; try af.lengthen"):
+        lengthen("roberta-base", 64)
 
 
 @pytest.mark.parametrize(

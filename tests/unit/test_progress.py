@@ -55,6 +55,17 @@ def test_the_progress_of_a_training_tells_it_too_and_after_its_end(
     assert capsys.readouterr().err.splitlines() == ["validating: 25%"] * 2
 
 
+def test_what_comes_before_the_steps_says_nothing_of_the_time_that_is_left(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Progress(10)
+    clock[0] += 1000  # the reference is asked
+    shown.start()
+    clock[0] += 20
+    shown.update(2)
+    assert "left 1:20" in capsys.readouterr().err
+
+
 def test_validating_and_asking_the_reference_tell_how_far_they_are() -> None:
     objective = opened("dpo", opinions(30), batch_tokens=64)
     told: list[tuple[str, int, int]] = []

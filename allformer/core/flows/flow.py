@@ -12,11 +12,12 @@ from allformer.core.block import Block, Step
 
 class Run(NamedTuple):
     """A layer at its place: its sub-layers, ready to be called, and the path that it speaks under
-    (layers that are shared stand at several)."""
+    (layers that are shared stand at several). What `keeps` a state changes it: it runs once."""
 
     layer: Block
     steps: list[Step]
     path: str
+    keeps: bool = False
 
 
 class Flow(nn.Module):

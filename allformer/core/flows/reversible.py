@@ -41,7 +41,8 @@ class Reversible(Flow):
     def forward(self, x: Tensor, runs: list[Run], draws: bool) -> Tensor:
         wide = widen(x) if torch.is_grad_enabled() else x
         streams = wide, wide
-        if torch.is_grad_enabled() and not listening() and not torch.compiler.is_compiling():
+        again = not listening() and not any(run.keeps for run in runs)
+        if torch.is_grad_enabled() and again and not torch.compiler.is_compiling():
             streams = _reversed(*streams, runs, x.dtype, draws, *_weights(runs))
         else:
             streams = self.plain(streams, runs, x.dtype)

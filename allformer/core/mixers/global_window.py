@@ -96,6 +96,12 @@ class GlobalWindow(Mixer):
         ids = inputs.get("input_ids")
         if MARKS in inputs or ids is None or not _asks(head) or ids.device.type != "cpu":
             return
+        if stack.source.eos_id is None:
+            raise ConfigError(
+                f"the model does not say which token stands between a question and its text "
+                f"(Tokens.eos_id=None), so that no question is found; give {prefix}{MARKS} with "
+                f"ones at the question, or make it anew: af.lengthen(…, separator=ID)"
+            )
         counts = (ids == _separator(stack)).sum(1)
         if not torch.compiler.is_compiling() and bool((counts < 2).any()):
             raise ConfigError(

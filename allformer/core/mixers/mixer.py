@@ -68,6 +68,7 @@ class Mixer(nn.Module):
     """The module for a `mixer` slot."""
 
     takes: tuple[str, ...] = ()  # inputs that it reads beside the source's, one for each token
+    marks = "marked", "not"  # what 1 and 0 say there
     fixed = False  # whether a step goes by what the device counts alone, and can be captured
 
     def __init__(self, attention: config.Attention, dim: int, path: str) -> None:
@@ -94,7 +95,7 @@ class Mixer(nn.Module):
         """
         for name in self.takes:
             if name in inputs:
-                check_mask(inputs[name], *shape, f"{prefix}{name}")
+                check_mask(inputs[name], *shape, f"{prefix}{name}", self.marks)
                 check_values(inputs[name], f"{prefix}{name}")
 
     def plan(self, scene: Scene) -> Any:

@@ -21,9 +21,9 @@ from allformer.train.sections.section import (
 Often = Annotated[
     int | float,
     Rule(
-        lambda x: 0 < x < 1 or (x >= 1 and x == int(x)),
-        "must be a whole number of at least 1, or a share of the steps below 1",
-        "try 500, or 0.1",
+        lambda x: 0 < x < 1 or (x >= 1 and x == int(x) and repr(x) != "1.0"),
+        "must be a whole number of at least 1 (steps), or a share of all steps below 1",
+        "try 500, or 0.1 (1.0 might be either: 1 is each step)",
     ),
 ]
 RECOMPUTE = ("none", "layers", "selective")
