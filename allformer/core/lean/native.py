@@ -183,9 +183,8 @@ def _right(few: Few) -> bool:
         answers = few.fp32(x, wide, bias), few.int8(x, weight, scale, sums, bias)
         if not all(torch.allclose(y, wanted, rtol=1e-4, atol=1e-2) for y in answers):
             return False
-        between = (
-            x - x.sign() * torch.rand(x.shape, generator=draw, device="cpu").mul(127).round() / 254
-        )
+        less = torch.randint(128, x.shape, generator=draw, device="cpu")  # of a byte's 254ths
+        between = x - x.sign() * less / 254
         between[:, 0] = 127.0  # and two digits these
         finer = few.int8(between, weight, scale, sums, bias, fine=True)
         if not torch.allclose(finer, F.linear(between, wide, bias), rtol=1e-4, atol=1e-2):
