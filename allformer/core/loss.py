@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer.core.fused import trains
+from allformer.core.matmul import matmul
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
 
@@ -162,7 +163,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_weight: Tensor | None = None
         d_bias: Tensor | None = None
         for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
-            logits = F.linear(h, w, b)  # C V
+            logits = matmul(h, w, b)  # C V
             part, part_nll, logp = _chunk(logits, t, smoothing, z)
             loss, nll = loss + part, nll + part_nll
             if not (want_hidden or want_weight or want_bias):
@@ -170,7 +171,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grow = 1 + 2 * z * widen(logits).logsumexp(-1, keepdim=True) if z else None
             d_logits = _chunk_gradient(logp, t, smoothing, grow).to(logits.dtype)
             if want_hidden:
-                d_hidden.append(d_logits @ w)  # C D
+                d_hidden.append(matmul(d_logits, w.t(), None))  # C D
             if want_weight:
                 dw = _outer(d_logits, h, wide)  # V D
                 d_weight = dw if d_weight is None else d_weight + dw
@@ -264,4 +265,4 @@ def _outer(d_logits: Tensor, h: Tensor, wide: torch.dtype) -> Tensor:
     """∂loss/∂W of a chunk, C V and C D → V D, accumulated in fp32 where the chip can do so."""
     if d_logits.is_cuda and d_logits.dtype != wide:
         return torch.mm(d_logits.t(), h, out_dtype=wide)
-    return (d_logits.t() @ h).to(wide)
+    return matmul(d_logits.t(), h.t(), None).to(wide)

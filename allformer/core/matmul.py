@@ -2,8 +2,10 @@
 
 On a CPU in fp32 torch hands matrix products to MKL, which is at home on Intel's processors. On
 AMD's, oneDNN, which is inside torch as well, is faster for all but small products (docs/results.md,
-"One matrix product on a CPU"), but its operator has no derivative and is unknown to transforms. So
-it serves there where only the result is wanted.
+"One matrix product on a CPU"). Its operator has no derivative, so `_Product` gives it one, whose
+products are oneDNN's too; transforms, watchers and compiled graphs do not know it, and see torch's.
+
+Legend: R rows, K inputs, N outputs.
 """
 
 from __future__ import annotations
@@ -50,20 +52,52 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)
     outputs, inputs = weight.shape
     large = x.numel() * outputs >= LARGE and x.numel() >= MANY * inputs
-    if large and only_result(x, weight):
-        out: Tensor = _onednn(x, weight, bias, "none", [], "")
-        return out
-    return F.linear(x, weight, bias)
+    if not large or not _plain(x, weight):
+        return F.linear(x, weight, bias)
+    out: Tensor = (_Product.apply if torch.is_grad_enabled() else _times)(x, weight, bias)
+    return out
+
+
+def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out: Tensor = _onednn(x, weight, bias, "none", [], "")
+    return out
+
+
+class _Product(torch.autograd.Function):
+    """y = x Wᵀ + b; ∂x = ∂y W, ∂W = ∂yᵀ x, ∂b = Σ ∂y. Its derivative can be derived again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _times(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        dy = grads[0].reshape(-1, weight.shape[0])  # R N
+        wants = ctx.needs_input_grad
+        dx = matmul(dy, weight.t(), None).view(x.shape) if wants[0] else None
+        dw = matmul(dy.t(), _laid(x.reshape(-1, x.shape[-1])).t(), None) if wants[1] else None
+        return dx, dw, dy.sum(0) if wants[2] else None
+
+
+def _laid(x: Tensor) -> Tensor:
+    """The rows as they lie in memory; rows that are one row, or stand apart, are written out."""
+    return x if x.stride(-1) == 1 and x.stride(0) == x.shape[1] else x.contiguous()
 
 
 def only_result(x: Tensor, weight: Tensor) -> bool:
     """True for plain fp32 on a CPU when nobody differentiates, transforms, compiles or watches."""
+    return not torch.is_grad_enabled() and _plain(x, weight)
+
+
+def _plain(x: Tensor, weight: Tensor) -> bool:
+    """True for plain fp32 on a CPU when nobody transforms, compiles or watches."""
     return (
         x.dtype == weight.dtype == torch.float32
         and x.device.type == "cpu"
         and type(x) is Tensor
         and type(weight) in (Tensor, nn.Parameter)  # not quantised, sharded, fake, …
-        and not torch.is_grad_enabled()
         and forward_ad._current_level < 0
         and not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()

@@ -1,4 +1,4 @@
-"""Planted bugs of decoders that run lean on a CPU."""
+"""Planted bugs of what is faster on a CPU: lean decoders, oneDNN's products."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tests.mutants.mutants import Mutant, bug
-from tests.unit import test_best_sums, test_largest, test_lean, test_listener_speed
+from tests.unit import test_best_sums, test_largest, test_lean, test_listener_speed, test_matmul
 
 KILLERS: dict[str, Callable[[], None]] = {
     "lean decoder": test_listener_speed.check_lean,
@@ -19,6 +19,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "lean weights": test_lean.check_changed_weights,
     "largest": test_largest.check_largest,
     "best sums": test_best_sums.check_best_sums,
+    "derivatives": test_matmul.check_derivatives,
 }
 HERE = "allformer.core.lean"
 CACHE, LAYER, PLACES = f"{HERE}.cache:LeanCache", f"{HERE}.layer", f"{HERE}.places"
@@ -65,4 +66,9 @@ MUTANTS: list[Mutant] = [
         ".add_(score)", "", "best sums"),
     bug("words of another beam", "a beam goes on with its neighbour's words", f"{SUMS}:best_sums",
         "torch.arange(0, rows * beams, beams)", "torch.arange(0, rows)", "best sums"),
+    bug("a product's gradients are of one row", "weights learn from the first token alone",
+        "allformer.core.matmul:_Product.backward", "dy.sum(0) if", "dy[0] if", "derivatives"),
+    bug("rows that are one row in memory are read behind it", "gradients are noise",
+        "allformer.core.matmul:_laid", "x.stride(-1) == 1 and x.stride(0) == x.shape[1]",
+        "x.stride(-1) == 1", "derivatives"),
 ]  # fmt: skip

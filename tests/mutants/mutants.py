@@ -231,8 +231,8 @@ MUTANTS: list[Mutant] = [
     bug("blind rows look at hidden keys, eager", "padding leaks", EAGER,
         ".masked_fill(blind, 0.0)", "", "blind, eager", "kernels"),
     bug("blind rows look at hidden keys, fast", "padding leaks", FAST,
-        ").reshape(shape)  # fmt: skip\n    return out if look.blind is None else "
-        "out.masked_fill(look.blind, 0.0)", ").reshape(shape)\n    return out",
+        ".to(dtype)  # fmt: skip\n    return out if look.blind is None else "
+        "out.masked_fill(look.blind, 0.0)", ".to(dtype)\n    return out",
         "blind, fast", "kernels"),
     # --- heads ------------------------------------------------------------------------------------
     bug("heads split by view", "tokens and heads mixed, a weak model",

@@ -13,7 +13,7 @@ from torch import Tensor
 from allformer import config
 from allformer.core.attend import attention_scores, attention_weights, mix
 from allformer.core.attention import Attention
-from allformer.core.kernels import Case, attend
+from allformer.core.kernels import Case, attend, sdpa
 from allformer.core.kernels.ragged import RaggedFlash
 from allformer.core.layout import Grid, pack
 from allformer.core.look import Look, blind_rows
@@ -116,6 +116,29 @@ def check_eager_is_fast(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_eager_kernel_gives_what_the_fast_one_gives(kind):
     check_eager_is_fast(kind)
+
+
+@pytest.mark.parametrize(("targets", "wider"), [(40, True), (sdpa.FEW, False)])
+@pytest.mark.parametrize("amd", [True, False])
+def test_short_rows_in_bf16_are_attended_to_in_fp32_where_that_is_faster(
+    monkeypatch, targets, wider, amd
+):
+    """And what comes of it is bf16 again, with its gradients."""
+    monkeypatch.setattr(sdpa, "onednn_is_faster", lambda: amd)
+    torch.manual_seed(0)
+    shapes = (2, 4, targets, 8), (2, 2, 40, 8), (2, 2, 40, 8)
+    q, k, v = ((3 * torch.randn(shape)).bfloat16().requires_grad_() for shape in shapes)
+    mask = torch.rand(2, 1, targets, 40) < 0.5
+    mask[0, 0, 3] = False  # one that may look at nothing
+    out = attend(q, k, v, make_look(mask), scale=0.7, kernel="fast")
+    wide = formula(q.double(), k.double(), v.double(), mask, 0.7)
+    assert out.dtype == torch.bfloat16
+    off = (out != wide.bfloat16()).double().mean()
+    assert off < 0.01 if wider and amd else off > 0.05
+    push = torch.randn(out.shape).bfloat16()
+    found, wanted = (torch.autograd.grad(y, (q, k, v), push.to(y.dtype)) for y in (out, wide))
+    for mine, right in zip(found, wanted, strict=True):
+        assert (mine - right).abs().max() < 0.05 * right.abs().max()
 
 
 # --- grouped queries ------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
-"""The CPU kernel for results alone: the same numbers, and out of the way of everything else."""
+"""The other CPU kernel: the same numbers and gradients, and out of the way of everything else."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -50,20 +52,63 @@ def test_results_alone_come_from_onednn_and_agree(calls: list[str], mode, biased
     assert len(calls) == 3  # few rows go elsewhere
 
 
+def check_derivatives() -> None:
+    """Gradients, of rows that are one row in memory too, and gradients of gradients."""
+    x, weight, bias = (y.requires_grad_() for y in matrices())
+    alike = x[:1, :1].expand(x.shape)
+    push = torch.randn(3, 20, 800, generator=torch.Generator().manual_seed(1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_onednn", torch.ops.mkldnn._linear_pointwise)
+        for rows, given in ((x, push), (x[1], push[1]), (alike, push[:1, :1].expand(push.shape))):
+            found, wanted = (
+                torch.autograd.grad(y, (x, weight, bias), given.to(y.dtype))
+                for y in (
+                    matmul(rows, weight, bias),
+                    F.linear(rows.double(), weight.double(), bias.double()),
+                )
+            )
+            for mine, right in zip(found, wanted, strict=True):
+                assert (mine - right).abs().max() <= 2e-6 * right.abs().max()
+        again = [_twice(way, x, weight) for way in (matmul, F.linear)]
+    for mine, right in zip(*again, strict=True):
+        assert (mine - right).abs().max() <= 2e-5 * right.abs().max()
+
+
+def _twice(way: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor):
+    """The gradients of a gradient's length."""
+    both = torch.autograd.grad(way(x, weight, None).square().sum(), (x, weight), create_graph=True)
+    return torch.autograd.grad(sum(y.square().sum() for y in both), (x, weight))
+
+
 @needs_onednn
-def test_gradients_are_never_lost(calls: list[str]) -> None:
+def test_products_are_derived_as_often_as_one_likes() -> None:
+    check_derivatives()
+
+
+@needs_onednn
+@pytest.mark.parametrize("wanted", [(), (0,), (1,), (2,), (0, 1, 2)])
+def test_only_the_products_that_a_gradient_needs_are_computed(calls: list[str], wanted) -> None:
+    given = matrices()
+    for i in wanted:
+        given[i].requires_grad_()
+    out = matmul(*given)
+    assert out.requires_grad == bool(wanted)
+    if wanted:
+        torch.autograd.grad(out.sum(), [given[i] for i in wanted])
+    assert len(calls) == 1 + len({0, 1}.intersection(wanted))
+
+
+@needs_onednn
+def test_other_kinds_of_derivatives_see_the_usual_operator(calls: list[str]) -> None:
     x, weight, bias = matrices()
-    weight.requires_grad_()
-    matmul(x, weight, bias).sum().backward()
-    assert weight.grad is not None
-    assert torch.allclose(weight.grad[0], x.sum((0, 1)), atol=1e-4)
-    with torch.no_grad(), fw.dual_level():
+    with fw.dual_level():
         dual = fw.make_dual(x, torch.ones_like(x))
         tangent = fw.unpack_dual(matmul(dual, weight, bias)).tangent
     assert torch.allclose(tangent[0, 0], weight.sum(1), atol=1e-4)
-    with torch.no_grad():
-        jacobian = torch.func.jacfwd(lambda row: matmul(row, weight, bias))(x[0, 0])
+    jacobian = torch.func.jacfwd(lambda row: matmul(row, weight, bias))(x[0, 0])
     assert torch.allclose(jacobian, weight, atol=1e-5)
+    slope = torch.func.grad(lambda w: matmul(x, w, bias).sum())(weight)
+    assert torch.allclose(slope[0], x.sum((0, 1)), atol=1e-4)
     assert calls == []
 
 

@@ -13,7 +13,9 @@ from allformer.core.fused import prepared
 from allformer.core.kernels.kernel import Case, Plan
 from allformer.core.kernels.whole import whole_rows, whole_serves
 from allformer.core.look import Look, make_look
+from allformer.core.matmul import onednn_is_faster
 
+SHORT = 256  # queries and keys: of more, both take as long (AMD EPYC, Zen 5)
 FEW = 16  # queries of a head: those of a step, beams among them
 
 
@@ -36,11 +38,13 @@ class SDPA:
             return _cudnn(q, k, v, look.causal, scale)
         if whole_serves(q, k, look, dropout):
             return whole_rows(q, k, v, scale)
-        mask = look.merged if look.bias is None or look.merged is None else look.merged.to(q.dtype)
         if dropout and q.device.type == "cpu" and not torch.compiler.is_compiling():
             out = _dropped(q, k, v, look, scale, dropout)
             return out if look.blind is None else out.masked_fill(look.blind, 0.0)
-        shape, gqa = q.shape, q.shape[1] != k.shape[1]
+        shape, gqa, dtype = q.shape, q.shape[1] != k.shape[1], q.dtype
+        if _wider_is_faster(q, k):
+            q, k, v = q.float(), k.float(), v.float()
+        mask = look.merged if look.bias is None or look.merged is None else look.merged.to(q.dtype)
         if gqa and mask is not None and q.shape[2] <= FEW:
             # torch's kernels that take a mask know no groups: it would write every key out again
             # for each head that reads it. So the heads of a group ask side by side.
@@ -49,8 +53,21 @@ class SDPA:
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=look.causal, scale=scale,
             enable_gqa=gqa,
-        ).reshape(shape)  # fmt: skip
+        ).reshape(shape).to(dtype)  # fmt: skip
         return out if look.blind is None else out.masked_fill(look.blind, 0.0)
+
+
+def _wider_is_faster(q: Tensor, k: Tensor) -> bool:
+    """Short rows in bf16 on AMD's processors: torch's kernel asks MKL for each little product,
+    which takes up to six times as long there for bf16 as for fp32, backward above all."""
+    return (
+        q.dtype == torch.bfloat16
+        and q.device.type == "cpu"
+        and FEW < q.shape[2] <= SHORT  # of a few queries the keys are what is read
+        and k.shape[2] <= SHORT
+        and not torch.compiler.is_compiling()
+        and onednn_is_faster()
+    )
 
 
 def _dropped(q: Tensor, k: Tensor, v: Tensor, look: Look, scale: float, dropout: float) -> Tensor:
