@@ -48,14 +48,27 @@ def onednn_is_faster() -> bool:
 
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x … K, weight N K, bias N → … N, all of one dtype."""
-    if _onednn is None or torch.compiler.is_compiling():  # a graph would be bound to the sizes
-        return F.linear(x, weight, bias)
-    outputs, inputs = weight.shape
-    large = x.numel() * outputs >= LARGE and x.numel() >= MANY * inputs
-    if not large or not _plain(x, weight):
+    if not _serves(x, weight):
         return F.linear(x, weight, bias)
     out: Tensor = (_Product.apply if torch.is_grad_enabled() else _times)(x, weight, bias)
     return out
+
+
+def added(y: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """y … N + x Wᵀ."""
+    if _serves(x, weight):
+        return y + matmul(x, weight, None)
+    flat = torch.addmm(y.reshape(-1, y.shape[-1]), x.flatten(0, -2), weight.t())
+    return flat.view(y.shape)
+
+
+def _serves(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN's product is faster here, and nobody would miss torch's."""
+    if _onednn is None or torch.compiler.is_compiling():  # a graph would be bound to the sizes
+        return False
+    outputs, inputs = weight.shape
+    large = x.numel() * outputs >= LARGE and x.numel() >= MANY * inputs
+    return large and _plain(x, weight)
 
 
 def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer.core.activation import ACT
 from allformer.core.block import Block, Step
 from allformer.core.dropout import drop
+from allformer.core.matmul import matmul
 from allformer.core.precision import cast
 from allformer.errors import ConfigError, did_you_mean
 from allformer.tune.deltas import device_of, wide_dtype
@@ -118,8 +118,8 @@ class Neck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kind = x.dtype
-        low = self.act(F.linear(x, cast(self.down, kind), cast(self.down_bias, kind)))
-        y = F.linear(low, cast(self.up, kind), cast(self.up_bias, kind))
+        low = self.act(matmul(x, cast(self.down, kind), cast(self.down_bias, kind)))
+        y = matmul(low, cast(self.up, kind), cast(self.up_bias, kind))
         y = drop(y, self.dropout, self.training)
         return y if self.scale == 1.0 else y * self.scale
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer.core.dropout import drop
+from allformer.core.matmul import added, matmul
 from allformer.core.precision import cast
 from allformer.errors import ConfigError
 from allformer.tune.deltas import Change, Deltas, dense, device_of, spread, wide_dtype
@@ -129,16 +129,15 @@ class LoraChange(Change):
 
     def leave(self, x: Tensor, y: Tensor, layer: Any) -> Tensor:
         seen = drop(x, self.dropout, self.training)
-        low = F.linear(seen, cast(self._down(), x.dtype))  # … R
+        low = matmul(seen, cast(self._down(), x.dtype), None)  # … R
         up = cast(self._up(), x.dtype)  # N R
         if not self.dora:
-            flat = torch.addmm(y.reshape(-1, self.outputs), low.flatten(0, -2), up.t())
-            return flat.view(y.shape)
+            return added(y, low, up)
         base = layer.bare(seen) if self.training and self.dropout else y
         bias = layer.addend(y.dtype)
         base = base if bias is None else base - bias
         factor = cast(self._factor(layer), y.dtype)
-        return y + (factor - 1) * base + factor * F.linear(low, up)
+        return y + (factor - 1) * base + factor * matmul(low, up, None)
 
     def _down(self) -> Tensor:
         """The A's one below the other, R K."""

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from allformer.core import matmul as module
 from allformer.core.linear import Linear
-from allformer.core.matmul import LARGE, MANY, matmul
+from allformer.core.matmul import LARGE, MANY, added, matmul
 
 LARGEST = 4.0  # of the values below: differences count against it, as everywhere in fp32
 needs_onednn = pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch without oneDNN")
@@ -83,6 +83,16 @@ def _twice(way: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tens
 @needs_onednn
 def test_products_are_derived_as_often_as_one_likes() -> None:
     check_derivatives()
+
+
+@needs_onednn
+def test_a_product_on_top_of_another_is_added(calls: list[str]) -> None:
+    x, weight, _ = matrices()
+    y = torch.randn(3, 20, 800, generator=torch.Generator().manual_seed(2))
+    for some in (x, x[:, :5]):  # by oneDNN, and what is too few rows for it
+        found, right = added(y[:, : some.shape[1]], some, weight), some.double() @ weight.double().T
+        assert (found - (right + y[:, : some.shape[1]])).abs().le(3e-6 * LARGEST).all()
+    assert len(calls) == 1
 
 
 @needs_onednn
