@@ -81,17 +81,21 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        wants = ctx.needs_input_grad  # what is frozen keeps nothing
+        ctx.save_for_backward(x if wants[1] else None, weight if wants[0] else None)
+        ctx.shape = x.shape
         return _times(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         x, weight = ctx.saved_tensors
-        dy = grads[0].reshape(-1, weight.shape[0])  # R N
-        wants = ctx.needs_input_grad
-        dx = matmul(dy, weight.t(), None).view(x.shape) if wants[0] else None
-        dw = matmul(dy.t(), _laid(x.reshape(-1, x.shape[-1])).t(), None) if wants[1] else None
-        return dx, dw, dy.sum(0) if wants[2] else None
+        dy = grads[0].reshape(-1, grads[0].shape[-1])  # R N
+        dx = dw = None
+        if weight is not None:
+            dx = matmul(dy, weight.t(), None).view(ctx.shape)
+        if x is not None:
+            dw = matmul(dy.t(), _laid(x.reshape(-1, x.shape[-1])).t(), None)
+        return dx, dw, dy.sum(0) if ctx.needs_input_grad[2] else None
 
 
 def _laid(x: Tensor) -> Tensor:

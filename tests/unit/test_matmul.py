@@ -97,12 +97,17 @@ def test_a_product_on_top_of_another_is_added(calls: list[str]) -> None:
 
 @needs_onednn
 @pytest.mark.parametrize("wanted", [(), (0,), (1,), (2,), (0, 1, 2)])
-def test_only_the_products_that_a_gradient_needs_are_computed(calls: list[str], wanted) -> None:
+def test_only_the_products_that_a_gradient_needs_are_computed_and_only_their_factors_kept(
+    calls: list[str], wanted
+) -> None:
     given = matrices()
     for i in wanted:
         given[i].requires_grad_()
-    out = matmul(*given)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.ndim) or x, lambda x: x):
+        out = matmul(*given)
     assert out.requires_grad == bool(wanted)
+    assert sorted(kept) == sorted([2] * (0 in wanted) + [3] * (1 in wanted))  # weight, and x
     if wanted:
         torch.autograd.grad(out.sum(), [given[i] for i in wanted])
     assert len(calls) == 1 + len({0, 1}.intersection(wanted))
