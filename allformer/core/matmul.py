@@ -94,13 +94,8 @@ class _Product(torch.autograd.Function):
         if weight is not None:
             dx = matmul(dy, weight.t(), None).view(ctx.shape)
         if x is not None:
-            dw = matmul(dy.t(), _laid(x.reshape(-1, x.shape[-1])).t(), None)
+            dw = matmul(dy.t(), x.reshape(-1, x.shape[-1]).t(), None)
         return dx, dw, dy.sum(0) if ctx.needs_input_grad[2] else None
-
-
-def _laid(x: Tensor) -> Tensor:
-    """The rows as they lie in memory; rows that are one row, or stand apart, are written out."""
-    return x if x.stride(-1) == 1 and x.stride(0) == x.shape[1] else x.contiguous()
 
 
 def only_result(x: Tensor, weight: Tensor) -> bool:

@@ -68,7 +68,7 @@ MUTANTS: list[Mutant] = [
         "torch.arange(0, rows * beams, beams)", "torch.arange(0, rows)", "best sums"),
     bug("a product's gradients are of one row", "weights learn from the first token alone",
         "allformer.core.matmul:_Product.backward", "dy.sum(0) if", "dy[0] if", "derivatives"),
-    bug("rows that are one row in memory are read behind it", "gradients are noise",
-        "allformer.core.matmul:_laid", "x.stride(-1) == 1 and x.stride(0) == x.shape[1]",
-        "x.stride(-1) == 1", "derivatives"),
+    bug("a product's gradients are another's", "weights learn from what they give",
+        "allformer.core.matmul:_Product.backward", "matmul(dy, weight.t(), None)",
+        "matmul(dy, weight.t(), None).flip(0)", "derivatives"),
 ]  # fmt: skip
