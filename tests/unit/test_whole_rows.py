@@ -25,6 +25,7 @@ def heads(rows: int, count: int, length: int, size: int, draw: torch.Generator) 
 
 
 @compiled
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("sizes", "lengths"),
@@ -32,30 +33,31 @@ def heads(rows: int, count: int, length: int, size: int, draw: torch.Generator) 
         ((6, 6, 64), (150, 150)),
         ((4, 2, 32), (37, 131)),
         ((2, 1, 80), (25, 64)),
+        ((2, 2, 16), (90, 70)),
         ((1, 1, 16), (1, 1)),
     ],
 )
 def test_it_is_torchs_attention(
-    sizes: tuple[int, int, int], lengths: tuple[int, int], threads: int
+    sizes: tuple[int, int, int], lengths: tuple[int, int], threads: int, causal: bool
 ) -> None:
     draw = torch.Generator().manual_seed(0)
     (h, g, size), (asked, seen) = sizes, lengths
     q = heads(2, h, asked, size, draw)
     k, v = (heads(2, g, seen, size, draw) for _ in range(2))
     wanted = F.scaled_dot_product_attention(
-        q.double(), k.double(), v.double(), scale=0.3, enable_gqa=True
+        q.double(), k.double(), v.double(), scale=0.3, enable_gqa=True, is_causal=causal
     )
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = whole_rows(q, k, v, 0.3)
+        found = whole_rows(q, k, v, 0.3, causal)
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
     assert found.transpose(1, 2).is_contiguous()
     mixed = k.transpose(2, 3).contiguous().transpose(2, 3)  # a head's numbers lie apart
-    assert torch.equal(whole_rows(q, mixed, v, 0.3), found)
-    other = whole_rows(torch.cat([q, -q]), torch.cat([k, v]), torch.cat([v, k]), 0.3)
+    assert torch.equal(whole_rows(q, mixed, v, 0.3, causal), found)
+    other = whole_rows(torch.cat([q, -q]), torch.cat([k, v]), torch.cat([v, k]), 0.3, causal)
     assert torch.equal(other[:2], found)  # whoever else is in the batch
 
 
@@ -78,8 +80,7 @@ def test_only_long_rows_without_a_mask_are_its_own(calls: list[str]) -> None:
     x = heads(1, 2, LEAST, 16, draw)
     mask = torch.ones(1, 1, LEAST, LEAST, dtype=torch.bool).tril()
     with torch.no_grad():
-        for look in (make_look(mask), Look(causal=True)):
-            attend(x, x, x, look, scale=0.3)
+        attend(x, x, x, make_look(mask), scale=0.3)
         attend(x[:, :, 1:], x, x, Look(), scale=0.3)
         attend(x, x[:, :, 1:], x[:, :, 1:], Look(), scale=0.3)
         attend(x, x, x, Look(), scale=0.3, dropout=0.5)
@@ -87,11 +88,14 @@ def test_only_long_rows_without_a_mask_are_its_own(calls: list[str]) -> None:
         attend(x[..., :8], x[..., :8], x[..., :8], Look(), scale=0.3)
         assert calls == []
         attend(x, x, x, Look(), scale=0.3)
-    assert calls == ["compiled"]
+        causal = attend(x, x, x, Look(causal=True), scale=0.3)
+        right = attend(x, x, x, make_look(mask), scale=0.3)
+    assert calls == ["compiled"] * 2
+    torch.testing.assert_close(causal, right, rtol=1e-5, atol=1e-5)
     needs = x.clone().requires_grad_()
     attend(needs, x, x, Look(), scale=0.3).sum().backward()
     assert needs.grad is not None
-    assert calls == ["compiled"]
+    assert calls == ["compiled"] * 2
 
 
 def test_without_a_compiler_torchs_kernel_serves(

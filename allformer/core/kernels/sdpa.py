@@ -37,7 +37,7 @@ class SDPA:
         if _cudnn_serves(q, k, look, dropout):
             return _cudnn(q, k, v, look.causal, scale)
         if whole_serves(q, k, look, dropout):
-            return whole_rows(q, k, v, scale)
+            return whole_rows(q, k, v, scale, look.causal)
         if dropout and q.device.type == "cpu" and not torch.compiler.is_compiling():
             out = _dropped(q, k, v, look, scale, dropout)
             return out if look.blind is None else out.masked_fill(look.blind, 0.0)

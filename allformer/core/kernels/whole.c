@@ -1,4 +1,5 @@
-/* softmax(Q Kᵀ · scale) V of whole rows, where every query looks at every key.
+/* softmax(Q Kᵀ · scale) V of whole rows, where every query looks at every key, or (`causal`) none
+   behind its own place.
 
    Q B T H D, K and V B S G D, of which the D numbers lie in order, and all else by strides; out
    B T H D in order; D is a multiple of 16. Compiled by core/library.py on the machine that runs it,
@@ -121,7 +122,7 @@ static void pack(const float *k, const float *v, float *keys, float *values, lon
    B·G·2·end·D numbers, `scores` for threads·BLOCK·end, where `end` is S rounded up to panels. */
 void whole_rows(const float *q, const float *k, const float *v, float *out, float *room, float *scores,
                 const long *qs, const long *ks, const long *vs, long B, long T, long S, long H, long G,
-                long D, float scale, long threads) {
+                long D, long causal, float scale, long threads) {
     long end = (S + PANEL - 1) / PANEL * PANEL, size = 2 * end * D, each = (T + BLOCK - 1) / BLOCK;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -137,14 +138,16 @@ void whole_rows(const float *q, const float *k, const float *v, float *out, floa
             const float *asks = q + b * qs[0] + h * qs[1] + t * qs[2];
             const float *keys = room + (b * G + h / (H / G)) * size, *values = keys + end * D;
             float *gets = out + ((b * T + t) * H + h) * D;
-            for (long c = 0; c < end; c += PANEL)
+            long seen = causal && t + rows < S ? t + rows : S, last = (seen + PANEL - 1) / PANEL * PANEL;
+            for (long c = 0; c < last; c += PANEL)
                 tiles(asks, qs[2], keys + c * D, PANEL, s + c, end, D, 1, rows, WIDE);
             float mass[BLOCK];
-            for (long r = 0; r < rows; r++) mass[r] = weigh(s + r * end, S, end, scale);
-            for (long c = 0; c < S; c += CHUNK)
+            for (long r = 0; r < rows; r++)
+                mass[r] = weigh(s + r * end, causal && t + r < S ? t + r + 1 : S, last, scale);
+            for (long c = 0; c < seen; c += CHUNK)
                 for (long d = 0; d < D; d += PANEL)
                     tiles(s + c, end, values + c * D + d, D, gets + d, H * D,
-                          S - c < CHUNK ? S - c : CHUNK, c == 0, rows,
+                          seen - c < CHUNK ? seen - c : CHUNK, c == 0, rows,
                           D - d < PANEL ? (D - d) / LANES : WIDE);
             for (long r = 0; r < rows; r++)
                 for (long d = 0; d < D; d += LANES) *(vec *)(gets + r * H * D + d) *= 1 / mass[r];

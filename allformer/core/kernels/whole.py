@@ -1,7 +1,8 @@
-"""Attention of whole rows on a CPU, compiled (`whole.c`): every query looks at every key.
+"""Attention of whole rows on a CPU, compiled (`whole.c`): every query looks at every key, or at
+those up to its own place.
 
     if whole_serves(q, k, look, dropout):
-        out = whole_rows(q, k, v, scale)            # B H T D
+        out = whole_rows(q, k, v, scale, look.causal)      # B H T D
 
 torch's kernel asks MKL for each little product, which on AMD's processors is half as fast as they
 are (docs/results.md, "Attention on a CPU").
@@ -29,12 +30,12 @@ SOURCE = Path(__file__).with_name("whole.c")
 LEAST = 64  # queries and keys: for fewer, torch's kernel is no slower
 _LANES = 16  # numbers of a register: D is a multiple
 _PANEL, _BLOCK = 64, 24  # as in whole.c
-_Whole = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+_Whole = Callable[[Tensor, Tensor, Tensor, float, bool], Tensor]
 
 
 def whole_serves(q: Tensor, k: Tensor, look: Look, dropout: float) -> bool:
     """Rows without a mask, of which only the result is wanted, where the kernel is there."""
-    plain = look.merged is None and not look.causal and not dropout
+    plain = look.merged is None and not dropout
     return (
         plain
         and only_result(q, k)  # before the sizes, which a compiled graph would be bound to
@@ -44,11 +45,11 @@ def whole_serves(q: Tensor, k: Tensor, look: Look, dropout: float) -> bool:
     )
 
 
-def whole_rows(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def whole_rows(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
     """q B H T D, k and v B G S D → B H T D, which lies as B T H D."""
     whole = find_whole()
     assert whole is not None
-    return whole(q, k, v, scale)
+    return whole(q, k, v, scale, causal)
 
 
 @cache
@@ -65,10 +66,10 @@ def find_whole() -> _Whole | None:
 
 def _bound(function: Any) -> _Whole:
     pointer, number = ctypes.c_void_p, ctypes.c_long
-    function.argtypes = [pointer] * 9 + [number] * 6 + [ctypes.c_float, number]
+    function.argtypes = [pointer] * 9 + [number] * 7 + [ctypes.c_float, number]
     function.restype = None
 
-    def whole(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    def whole(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
         q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
         (rows, heads, asked, size), (groups, seen) = q.shape, k.shape[1:3]
         end, threads = -(-seen // _PANEL) * _PANEL, torch.get_num_threads()
@@ -79,7 +80,8 @@ def _bound(function: Any) -> _Whole:
         )
         steps = [(number * 3)(*x.stride()[:3]) for x in (q, k, v)]
         places = (x.data_ptr() for x in (q, k, v, out, room, scores))
-        function(*places, *steps, rows, asked, seen, heads, groups, size, scale, threads)
+        sizes = rows, asked, seen, heads, groups, size
+        function(*places, *steps, *sizes, causal, scale, threads)
         return out.transpose(1, 2)
 
     return whole
@@ -89,5 +91,8 @@ def _right(whole: _Whole) -> bool:
     """Whether it gives what torch gives."""
     draw = torch.Generator().manual_seed(0)
     q, k, v = (normal(draw, 1, 2, n, 80) for n in (31, 70, 70))
-    wanted = F.scaled_dot_product_attention(q, k, v, scale=0.2)
-    return torch.allclose(whole(q, k, v, 0.2), wanted, atol=1e-4)
+    for causal in (False, True):
+        wanted = F.scaled_dot_product_attention(q, k, v, scale=0.2, is_causal=causal)
+        if not torch.allclose(whole(q, k, v, 0.2, causal), wanted, atol=1e-4):
+            return False
+    return True
