@@ -30,6 +30,8 @@ from allformer.errors import ConfigError
 
 IGNORE = -100  # the ecosystem's id for "no target here"
 _CHUNK = 2**27  # logits of about this many numbers at a time: 256 MiB in bf16
+_NEAR = 2**22  # on a CPU: as many stay near it from one pass over them to the next (16 MiB in fp32)
+_FEW = 256  # tokens: of fewer, adding up the gradients of all weights would take what that saves
 _FUSED_CHUNK = 2**29  # 1 GiB in bf16, once: each chunk goes over the gradient of all weights
 _TILE = 128
 
@@ -119,7 +121,8 @@ def linear_cross_entropy(
     `z` weighs the z-loss. The second result is for perplexity and carries no gradient.
     """
     fused = _fused(hidden, weight)
-    rows = chunk or _rows(hidden.shape[0], weight.shape[0], _FUSED_CHUNK if fused else _CHUNK)
+    budget = _FUSED_CHUNK if fused else _budget(hidden.device, weight.shape[0])
+    rows = chunk or _rows(hidden.shape[0], weight.shape[0], budget)
     way: Any = _FusedCrossEntropy if fused else _LinearCrossEntropy
     loss, nll = way.apply(
         hidden, weight, bias, targets, smoothing, z, rows, torch.is_grad_enabled()
@@ -131,6 +134,12 @@ def _fused(hidden: Tensor, weight: Tensor) -> bool:
     """Whether the kernel serves: half precision on a GPU, plain tensors."""
     half = not torch.compiler.is_compiling() and trains(hidden.device, hidden.dtype)
     return half and type(hidden) is Tensor and type(weight) in (Tensor, nn.Parameter)
+
+
+def _budget(device: torch.device, vocab: int) -> int:
+    """Logits that are held at a time without the kernel."""
+    near = device.type == "cpu" and vocab * _FEW <= _NEAR and not torch.compiler.is_compiling()
+    return _NEAR if near else _CHUNK
 
 
 def _rows(tokens: int, vocab: int, budget: int) -> int:
@@ -174,10 +183,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 d_hidden.append(matmul(d_logits, w.t(), None))  # C D
             if want_weight:
                 dw = _outer(d_logits, h, wide)  # V D
-                d_weight = dw if d_weight is None else d_weight + dw
+                d_weight = dw if d_weight is None else d_weight.add_(dw)
             if want_bias:
                 db = d_logits.sum(0, dtype=wide)
-                d_bias = db if d_bias is None else d_bias + db
+                d_bias = db if d_bias is None else d_bias.add_(db)
         ctx.save_for_backward(torch.cat(d_hidden) if d_hidden else None, d_weight, d_bias)
         ctx.mark_non_differentiable(nll)
         return loss, nll

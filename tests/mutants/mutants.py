@@ -471,7 +471,7 @@ MUTANTS: list[Mutant] = [
         "loss:_scaled", "x * d_loss.to(x.dtype)", "x",
         "linear cross-entropy"),
     bug("last chunk only", "most of the gradient lost", "loss:_LinearCrossEntropy.forward",
-        "d_weight = dw if d_weight is None else d_weight + dw", "d_weight = dw",
+        "d_weight = dw if d_weight is None else d_weight.add_(dw)", "d_weight = dw",
         "linear cross-entropy"),
     # --- cache ------------------------------------------------------------------------------------
     bug("cache overwritten", "forgets its past", "states.growing:Growing.update",
