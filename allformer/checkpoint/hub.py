@@ -69,7 +69,7 @@ def find_checkpoint(path_or_id: str | Path) -> Path:
     if one is not None:
         return _fetch_gguf(one["name"], one["file"], one["revision"])
     match = ID.fullmatch(OWNED.get(name, name) + at + revision)
-    if match is None and path.suffix == ".gguf":
+    if path.suffix == ".gguf":
         raise CheckpointError(
             f"there is no file {path_or_id}; give a path that is there, or one of the hub: "
             f"owner/name/file.gguf"

@@ -20,7 +20,7 @@ from allformer.generate.generate import (
     warn_unused,
 )
 from allformer.generate.options import GenerationConfig, settle
-from allformer.generate.processors import Processor
+from allformer.generate.processors import Processor, checked
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_prompt
 from allformer.generate.request import Request
 
@@ -34,6 +34,7 @@ _REFUSED = {
     "output_logits": "call generate",
     "return_dict_in_generate": "leave it out: an engine gives replies",
 }
+_AT_LEAST_ONE = {"num_return_sequences", "num_beams"}
 # Arguments of `generate` beside its options.
 _ELSEWHERE = {
     "attention_mask": "give ids without padding",
@@ -75,7 +76,7 @@ def admit(
     check_together(g)
     for name, way_out in _REFUSED.items():
         value = getattr(g, name, None)
-        if value is True or value not in (None, False, 1):
+        if value and not (name in _AT_LEAST_ONE and value == 1):
             raise ConfigError(f"an Engine does not take {name}={value!r}; {way_out}")
     if g.use_cache is False:
         raise ConfigError("an Engine does not take use_cache=False; leave it out, or call generate")
@@ -96,7 +97,7 @@ def admit(
             raise ConfigError("decoder_input_ids is for an encoder-decoder; give ids alone")
         new = new_tokens(model, start.shape[1], 0, g)
         request = make_request(model, g, source, start, new, generator, None)
-    request.processors = [*request.processors, *processors]
+    request.processors = [*request.processors, *map(checked, processors)]
     read = () if start is source else tuple(source[0].tolist())
     return Work(start[0].tolist(), read, request)
 

@@ -78,7 +78,11 @@ _RULES = (
         "below 1 is safer, above 1 bolder; do_sample=False takes the likeliest token each time",
         "temperature",
     ),
-    _Rule(_number, "must be a finite number", "1.0 is the default", "length_penalty"),
+    # An exponent of the length: a million to a higher power is no number of fp64.
+    _Rule(
+        lambda v: _number(v) and abs(v) <= 50, "must be a number from -50 to 50",
+        "1.0 is the default", "length_penalty",
+    ),
     _Rule(
         lambda v: _number(v) and 0 <= v <= 1, "must lie in 0 … 1", "leave it out to keep all",
         "top_p", "min_p",

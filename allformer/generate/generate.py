@@ -26,7 +26,7 @@ from allformer.generate.decode import decode
 from allformer.generate.drafts import GUESSING
 from allformer.generate.options import DEFAULTS, GenerationConfig, settle
 from allformer.generate.prefix import Prefix
-from allformer.generate.processors import Processor, first_free, make_processors
+from allformer.generate.processors import Processor, checked, first_free, make_processors
 from allformer.generate.prompt import decoder_prompt, new_tokens, read_other, read_prompt
 from allformer.generate.request import Draw, Generated, Request, Streamer
 from allformer.generate.stepper import check_dtype, padding_columns, stepper_for
@@ -98,6 +98,7 @@ def generate(
         raise ConfigError(f"a streamer cannot follow num_beams={beams}; set num_beams=1")
     check_generator(generator, model.device)
     check_processors(processors)
+    _check_streamer(streamer)
     with torch.inference_mode():
         if isinstance(model, EncoderDecoderModel) and not model.config.encoder.source.vocab:
             source, mask = read_other(model, input_ids, attention_mask, inputs)
@@ -115,7 +116,7 @@ def generate(
             new = new_tokens(model, ids.shape[1], skip, g)
             request = make_request(model, g, source, ids, new, generator, tokenizer)
             request.streamer = streamer
-            request.processors = [*request.processors, *processors]
+            request.processors = [*request.processors, *map(checked, processors)]
             if structured is not None:
                 request.processors.append(_form(structured, model, tokenizer, g, request, ids))
             if limits is not None:
@@ -285,6 +286,15 @@ def check_processors(processors: object) -> None:
         f"processors={processors!r} must be a list of functions (ids, scores, rows) → scores; "
         f"try processors=[…]"
     )
+
+
+def _check_streamer(streamer: object) -> None:
+    """What cannot listen would be found out when the prompt has been read."""
+    hears = all(callable(getattr(streamer, name, None)) for name in ("put", "end"))
+    if streamer is not None and not hears:
+        raise ConfigError(
+            f"streamer={streamer!r} must have put(ids) and end(); try allformer.tasks.Stream"
+        )
 
 
 def check_generator(generator: torch.Generator | None, device: torch.device) -> None:

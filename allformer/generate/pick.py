@@ -17,7 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from allformer.errors import ConfigError
 from allformer.generate.reply import Reply
 from allformer.generate.request import Request
 from allformer.generate.rows import not_numbers
@@ -68,12 +67,7 @@ def _take(scores: Tensor, replies: Sequence[Reply]) -> Tensor:
     ids = scores.new_empty(len(replies), 0, dtype=torch.long)
     if request.processors:
         ids = torch.tensor([replies[0].ids], device=scores.device)
-    shape = scores.shape
     scores = request.process(ids, scores, torch.zeros(1, dtype=torch.long, device=scores.device))
-    if scores.shape != shape:
-        raise ConfigError(
-            f"a processor made scores of {tuple(scores.shape)} from {tuple(shape)}; give as many"
-        )
     if request.draw is not None:
         noise = [x.request.draw.noise(scores) for x in replies if x.request.draw is not None]
         scores = scores.softmax(-1) / torch.cat(noise)

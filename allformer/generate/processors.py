@@ -83,6 +83,24 @@ def first_free(g: GenerationConfig, prompt: int) -> int:
     return max([begin, *(length + 1 for length, _ in g.forced_decoder_ids or ())])
 
 
+def checked(process: Processor) -> Processor:
+    """A processor of the caller's, whose answer is looked at before anything is chosen by it."""
+
+    def answer(ids: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
+        made: object = process(ids, scores, rows)
+        if not isinstance(made, Tensor) or not made.is_floating_point():
+            what = made.dtype if isinstance(made, Tensor) else type(made).__name__
+            raise ConfigError(f"a processor gave {what} for scores; return the scores")
+        if made.shape != scores.shape:
+            raise ConfigError(
+                f"a processor made scores of {tuple(made.shape)} from {tuple(scores.shape)}; "
+                f"give as many"
+            )
+        return made
+
+    return answer
+
+
 class _Tokens:
     """Ids on the device, those beyond the vocabulary left out, or refused by the option's name."""
 

@@ -24,6 +24,11 @@ def _never(way_out: str) -> Refused:
 _ONE_MODEL = "use assistant_model with the same tokeniser, or prompt_lookup_num_tokens"
 _BEAMS = "use num_beams alone, or do_sample=True with num_return_sequences for variety"
 _FORCED = "leave it out, or favour the words with sequence_bias"
+_OURS = "give processors=[lambda ids, scores, rows: yours(ids, scores)]"
+_CACHES = {
+    "dynamic", "dynamic_full", "offloaded", "static", "offloaded_static", "sliding_window",
+    "hybrid", "hybrid_chunked", "offloaded_hybrid", "offloaded_hybrid_chunked",
+}  # fmt: skip
 _IDS = "give input_ids"
 
 REFUSED: dict[str, Refused] = {
@@ -37,16 +42,20 @@ REFUSED: dict[str, Refused] = {
     "watermarking_config": _never("leave it out"),
     "token_healing": _unless("leave it out, or cut the last token off the prompt", False),
     "cache_implementation": Refused(
-        'use cache="int8", which is of another make', lambda value: value != "quantized"
+        'leave it out, or use cache="int8", which is of another make than "quantized"',
+        lambda value: value is None or value in _CACHES,
     ),
     "assistant_tokenizer": _never(_ONE_MODEL),
     "assistant_early_exit": _never(_ONE_MODEL),
     "assistant_ensemble_weight": _never("leave it out: it would change what is drawn"),
     "use_mtp": _unless(_ONE_MODEL, False),
     "is_assistant": _unless(_ONE_MODEL, False),
-    "logits_processor": Refused("leave it out, or use sequence_bias", lambda value: not value),
-    "stopping_criteria": Refused("leave it out, or use stop_strings", lambda value: not value),
-    "prefix_allowed_tokens_fn": _never("leave it out, or use suppress_tokens"),
+    "logits_processor": Refused(_OURS, lambda value: not value),
+    "stopping_criteria": Refused(
+        "use stop_strings or max_time, or end what an Engine says: reply.cancel()",
+        lambda value: not value,
+    ),
+    "prefix_allowed_tokens_fn": _never("say it by structured=, or as one of processors="),
     "negative_prompt_ids": _never("leave it out"),
     "negative_prompt_attention_mask": _never("leave it out"),
     "custom_generate": _never("leave it out: no code is taken from a checkpoint"),

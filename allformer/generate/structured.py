@@ -52,14 +52,8 @@ class Structured:
 
         What a schema says that cannot be kept to ("not", "uniqueItems") is refused by name.
         """
-        text = schema if isinstance(schema, str) else json.dumps(schema)
-        try:
-            rules = _library().grammar_from_json_schema(text, defaults=_JSON)
-        except ValueError as error:
-            raise ConfigError(
-                f"json_schema={_short(text)} is not JSON: {error}; give a schema, "
-                f'{{"type": "object"}} for any object'
-            ) from None
+        text = _schema_text(schema)
+        rules = _library().grammar_from_json_schema(text, defaults=_JSON)
         _checked(rules, f"json_schema={_short(text)}")
         whole = json.loads(rules)["grammars"][0]["json_schema"]  # with our spaces in it
         return cls(_free(f"start: %json {json.dumps(whole)}"))
@@ -105,6 +99,26 @@ def _library() -> Any:
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise ConfigError(f"{name}={value!r} must be text; try {name}='…'")
+
+
+def _schema_text(schema: object) -> str:
+    """The schema as JSON; `true` is the empty one, which allows anything."""
+    try:
+        value = json.loads(schema) if isinstance(schema, str) else schema
+        text = json.dumps(dict(value) if isinstance(value, Mapping) else value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"json_schema={_short(str(schema))} is not JSON: {error}; give a schema, "
+            f'{{"type": "object"}} for any object'
+        ) from None
+    if value is True:
+        return "{}"
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"json_schema={_short(text)} must be an object, or true for anything; try "
+            f'{{"type": "object"}}'
+        )
+    return text
 
 
 def _checked(rules: str, what: str) -> str:

@@ -75,6 +75,7 @@ def test_a_pipe_given_as_a_file_is_read_once(allformer, checkpoint, tmp_path):
         (["classify", "nowhere", "x", "--dtype", "int4"], "--dtype int4 is not known"),
         (["generate", "nowhere", "x", "--dtype", "quantized"], "bf16, fp64, int8, quantised"),
         (["generate", "nowhere.gguf", "x"], "there is no file nowhere.gguf; give a path"),
+        (["generate", "no/where.gguf", "x"], "there is no file no/where.gguf; give a path"),
         (["embed", "nowhere", "x", "--out", "no/where/x.npy"], "no/where/x.npy: No such file"),
         (["embed", "nowhere", "x", "--out", "x.txt"], "give x.npy"),
         (["info", "orignal-base"], "did you mean original-base"),

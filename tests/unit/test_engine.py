@@ -502,6 +502,7 @@ REFUSALS: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "several": ([5], {"num_return_sequences": 2, "do_sample": True}, ConfigError, "so many times"),
     "strings": ([5], {"stop_strings": "a"}, ConfigError, "cancel the request"),
     "scores": ([5], {"output_scores": True}, ConfigError, "output_scores"),
+    "one guess": ([5], {"prompt_lookup_num_tokens": 1}, ConfigError, "the tokens are the same"),
     "no cache": ([5], {"use_cache": False}, ConfigError, "use_cache"),
     "a form": ([5], {"structured": "a"}, ConfigError, "not take structured; give processors="),
     "a prefix": ([5], {"prefix": None}, ConfigError, "not take prefix; leave it out"),

@@ -450,7 +450,11 @@ def test_an_option_can_be_taken_back_with_none():
         ({"stop_strings": "x"}, "stop_strings needs the tokeniser .* give tokenizer="),
         ({"sequence_bias": {(99,): 1.0}}, "has token 99, but the vocabulary ends at 36"),
         ({"forced_bos_token_id": 99}, r"forced_bos_token_id=\[99\] must lie in the vocabulary"),
-        ({"logits_processor": [len]}, "logits_processor=.* is not supported"),
+        ({"logits_processor": [len]}, r"logits_processor=.* give processors=\[lambda ids, scores"),
+        ({"stopping_criteria": [len]}, "stopping_criteria=.* use stop_strings or max_time"),
+        ({"cache_implementation": "statik"}, "cache_implementation='statik' is not supported"),
+        ({"streamer": 3}, r"streamer=3 must have put\(ids\) and end\(\)"),
+        ({"length_penalty": 1e3, "num_beams": 2}, "length_penalty=1000.0 must be a number from"),
         ({"generation_config": {"num_beams": 2}}, "generation=dict must be allformer's"),
         ({"generator": 5}, "generator=5 must be a torch.Generator"),
         ({"processors": len}, "processors=.* must be a list of functions"),
@@ -505,6 +509,26 @@ def test_options_that_change_nothing_may_stand():
 def test_an_option_that_does_nothing_says_so(options, message):
     with pytest.warns(UserWarning, match=message):
         generate(model("decoder paper"), tokens(1, 3), max_new_tokens=1, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"do_sample": True}, {"num_beams": 2}, {"prompt_lookup_num_tokens": 2}]
+)
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda scores: None, "a processor gave NoneType for scores; return the scores"),
+        (lambda scores: scores.long(), "a processor gave torch.int64 for scores"),
+        (lambda scores: scores[:, :5], r"a processor made scores of \(\d, 5\) from \(\d, 37\)"),
+        (lambda scores: scores[:1], "a processor made scores of"),
+    ],
+)
+def test_a_processor_that_gives_no_scores_is_told_of(options, made, message):
+    with pytest.raises(ConfigError, match=message):
+        generate(
+            model("decoder paper"), tokens(2, 5), max_new_tokens=3,
+            processors=[lambda ids, scores, rows: made(scores)], **options,
+        )  # fmt: skip
 
 
 # --- numbers that are none ---------------------------------------------------------------------

@@ -169,6 +169,7 @@ def test_every_option_has_a_rule():
         ("temperature", "hot"), ("top_p", 1.1), ("min_p", -0.1), ("typical_p", 0), ("top_h", 2),
         ("epsilon_cutoff", 1.0), ("eta_cutoff", -1), ("early_stopping", "always"),
         ("do_sample", 1), ("repetition_penalty", 0.0), ("length_penalty", math.nan),
+        ("length_penalty", -51),
         ("pad_token_id", [1]), ("eos_token_id", []), ("eos_token_id", "</s>"),
         ("suppress_tokens", 5), ("suppress_tokens", [-1]), ("bad_words_ids", [5]),
         ("bad_words_ids", [[]]), ("sequence_bias", [[5, 1.0]]), ("sequence_bias", {"(5,)": 1.0}),

@@ -218,6 +218,9 @@ def test_options_that_forbid_the_only_way_on_are_an_error(checkpoint):
         (lambda: Structured.regex("a(?=b)"), "look-around"),
         (lambda: Structured.regex(7), "regex=7 must be text"),
         (lambda: Structured.json_schema("{"), "is not JSON"),
+        (lambda: Structured.json_schema({"enum": {1}}), "is not JSON: Object of type set"),
+        (lambda: Structured.json_schema(False), "json_schema=false must be an object, or true"),
+        (lambda: Structured.json_schema([1]), r"json_schema=\[1\] must be an object, or true"),
         (lambda: Structured.json_schema({"type": "text"}), "cannot be used: Invalid type: text"),
         (lambda: Structured.json_schema({"not": {}}), r'Unimplemented keys: \["not"\]'),
         (lambda: Structured.grammar("start: x"), r'at 1\(8\): unknown name: "x"'),
@@ -226,6 +229,11 @@ def test_options_that_forbid_the_only_way_on_are_an_error(checkpoint):
 def test_what_cannot_be_a_form_is_refused_with_the_cause(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+@pytest.mark.parametrize("schema", [True, " true\n"])
+def test_a_schema_that_is_true_allows_what_the_empty_one_allows(schema):
+    assert Structured.json_schema(schema) == Structured.json_schema({})
 
 
 def test_what_a_form_needs_is_asked_for(checkpoint, monkeypatch):
