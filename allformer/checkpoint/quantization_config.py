@@ -23,6 +23,7 @@ from allformer.families.kinds import short
 from allformer.families.weights import Same, Stacked, WeightMap, names_of
 
 FIELD, METHOD, FORMAT = "quantization_config", "compressed-tensors", "pack-quantized"
+ORDER = ".weight_g_idx"  # which group each input belongs to
 Scheme = tuple[int, int, bool]  # bits, inputs of a group (0: all), whether `least` is added
 
 
@@ -33,6 +34,7 @@ def open_packed(raw: Mapping[str, Any], files: TensorFiles) -> tuple[dict[str, A
     if said is None:
         return rest, files
     _check(said)
+    _check_order(files)
     return rest, unpacked_files(files)
 
 
@@ -63,6 +65,17 @@ def _check(said: Any) -> None:
         raise CheckpointError(
             f"config.json has {short(odd[0])} in {FIELD}: weights alone are read, and in whole "
             f"numbers; load the model that it was made from"
+        )
+
+
+def _check_order(files: TensorFiles) -> None:
+    """Refuse inputs that belong to groups in another order than they stand in: left out like any
+    other tensor that nobody knows, the scales would be those of other inputs."""
+    moved = next((key for key in files if key.endswith(ORDER)), None)
+    if moved is not None:
+        raise CheckpointError(
+            f"{files.where} has {moved}: its groups go by activation (actorder='group'), which is "
+            f"not read; load the model that it was made from, or one with actorder='weight'"
         )
 
 

@@ -99,6 +99,7 @@ def changed(written: Path, to: Path, tensors: dict | None = None, **config: obje
         ({f"{UP}.weight_scale": torch.ones(44, 0)}, "which is no matrix of 32 inputs"),
         ({f"{UP}.weight_scale": torch.ones(40, 2)}, "weight_scale has"),
         ({f"{UP}.weight_zero_point": torch.zeros(3, 9, dtype=torch.int32)}, "that fit it"),
+        ({f"{UP}.weight_g_idx": torch.zeros(32, dtype=torch.int32)}, "groups go by activation"),
         (
             {"model.layers.0.self_attn.k_proj.weight_packed": None,
              "model.layers.0.self_attn.k_proj.weight": torch.ones(16, 32)},
