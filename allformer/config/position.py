@@ -49,6 +49,7 @@ class Sinusoidal(Position):
     `layout="interleaved"` is the paper's formula (sine in even, cosine in odd features);
     `"halves"` has all sines first, as tensor2tensor and Marian compute it. `start` is the number
     of the first position; `count` as in `Learned`; `length` is told, not enforced, as in `Rotary`.
+    `rounded` numbers are those of a table in fp32, whatever dtype reads them: Marian's.
     """
 
     layout: Literal["interleaved", "halves"] = "interleaved"
@@ -56,6 +57,7 @@ class Sinusoidal(Position):
     start: Natural = 0
     count: Literal["kept", "all"] = "kept"
     length: Positive | None = None
+    rounded: bool = False
 
 
 @dataclass(frozen=True)

@@ -65,13 +65,18 @@ class Sinusoidal(nn.Module):
 
     def forward(self, positions: Tensor, bound: int | None, dtype: torch.dtype) -> Tensor:
         """`positions` (any shape, each below `bound` if that is known) → their vectors."""
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        c = self.config
-        make = partial(sinusoid, dim=self.dim, layout=c.layout, base=c.base, dtype=wide)
+        start = self.config.start
         if bound is None or positions.numel() <= bound:
-            return make(positions + c.start).to(dtype)
-        rows = torch.arange(c.start, c.start + bound, device=positions.device)
-        return make(rows).to(dtype)[positions]  # each row once, however often it is wanted
+            return self._vectors(positions + start, dtype)
+        rows = torch.arange(start, start + bound, device=positions.device)
+        return self._vectors(rows, dtype)[positions]  # each row once, however often it is wanted
+
+    def _vectors(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        c = self.config
+        make = partial(sinusoid, positions, self.dim, layout=c.layout, base=c.base)
+        if c.rounded:
+            return make(dtype=torch.float64).type(torch.float32).to(dtype)
+        return make(dtype=torch.promote_types(dtype, torch.float32))
 
 
 @implements(config.StoredSinusoids)

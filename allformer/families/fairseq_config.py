@@ -145,12 +145,14 @@ def _told(stack: Stack) -> Stack:
     """A stack without what no file of these families can say.
 
     In them padding has a position (which shows with padding on the left alone) and a vector that is
-    not trained; the length of sinusoids is always written out.
+    not trained; the length of sinusoids is always written out, and they are rounded.
     """
     position: Any = stack.position
     if position is not None:
         count = "all" if position.count == "kept" else position.count
         position = replace(position, count=count, length=position.length or LENGTH)
+        if isinstance(position, Sinusoidal):
+            position = replace(position, rounded=True)
     return replace(stack, source=replace(stack.tokens, pad_fixed=True), position=position)
 
 

@@ -19,7 +19,9 @@ from allformer.families.fields import Fields
 from allformer.families.kinds import SIZE
 
 ARCHITECTURES = architectures("Marian", "MTModel", "Model")
-STYLE = Style("Marian", "post", lambda n: Sinusoidal(layout="halves", count="all", length=n))
+STYLE = Style(
+    "Marian", "post", lambda n: Sinusoidal(layout="halves", count="all", length=n, rounded=True)
+)
 USUAL = {
     **fairseq.USUAL, "vocab_size": 58_101, "pad_token_id": 58_100, "bos_token_id": None,
     "eos_token_id": 0, "decoder_start_token_id": 58_100, "share_encoder_decoder_embeddings": True,

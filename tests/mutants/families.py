@@ -170,6 +170,8 @@ MUTANTS: list[Mutant] = [
     bug("scaled by the model's width, not the embedding's", "too loud",
         "sources.tokens:Tokens.__init__",
         "math.sqrt(stack.width) if", "float(stack.width) if", "marian"),
+    bug("sinusoids not rounded", "not what Marian's table holds, by 3e-8",
+        "position:Sinusoidal._vectors", "if c.rounded:", "if False:", "marian"),
     bug("padding is trained", "nn.Embedding(padding_idx) has no gradient there",
         "sources.tokens:Tokens.vectors", '["input_ids"], self.fixed)', '["input_ids"])',
         "llama answers, trained"),
