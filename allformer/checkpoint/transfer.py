@@ -272,7 +272,7 @@ def save_weights(
     out = joined(out, ops)
     views, kept_aside = {x.name: x.view for x in out}, aside or {}
     for op in ops:
-        if isinstance(op, Unused):
+        if isinstance(op, Unused) and (op.theirs in kept_aside or not op.kept):
             shape = op.shape or views[op.of].shape
             zeros = torch.zeros(shape, dtype=views[op.of].dtype)
             x = kept_aside.get(op.theirs, zeros)

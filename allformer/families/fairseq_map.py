@@ -12,7 +12,16 @@ from allformer.config import EncoderDecoder, LMHead, Sinusoidal, Stack
 from allformer.families import layer_map
 from allformer.families.fairseq import LENGTH
 from allformer.families.heads import head_weights
-from allformer.families.weights import Alias, Derived, Ignored, Op, Reshaped, Same, WeightMap
+from allformer.families.weights import (
+    Alias,
+    Derived,
+    Ignored,
+    Op,
+    Reshaped,
+    Same,
+    Unused,
+    WeightMap,
+)
 
 
 def weights(
@@ -53,7 +62,8 @@ def _tables(model: EncoderDecoder, base: str) -> list[Op]:
             Same("encoder.source.embedding.weight", encoder),
             Same("decoder.source.embedding.weight", decoder),
         ]
-        ops += [Ignored(shared.replace(".", r"\."), "encoder and decoder have their own tables")]
+        # transformers 5 holds this one too where `tie_word_embeddings` is false
+        ops.append(Unused(shared, encoder, apart=True, kept=True))
     if isinstance(model.head, LMHead) and model.head.offset:
         shape = (1, model.decoder.source.vocab)
         ops.append(Reshaped("head.offset", "final_logits_bias", shape))

@@ -125,13 +125,15 @@ class Unused:
     Kept aside when it is loaded and written as it was; a model that has none of it writes zeros.
     Where a file has it and not `of`, it is that one: older versions had one tensor of two names.
     Not so with `apart`: it never was that one (the pooler of a model that reads none).
-    `shape` is its own, where it is not that of `of`.
+    `shape` is its own, where it is not that of `of`. With `kept` it is written where it was loaded
+    alone: not every version of transformers holds it.
     """
 
     theirs: str
     of: str
     apart: bool = False
     shape: Shape | None = None
+    kept: bool = False
 
 
 @dataclass(frozen=True)
