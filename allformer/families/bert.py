@@ -1,7 +1,7 @@
 """BERT (Devlin et al., 2018): an encoder with token types, that fills in masked words.
 
 Published files call the norms' parameters gamma and beta, and hold a pooler and a next-sentence
-head beside the head that config.json names.
+head beside the head that config.json names. `BertLMHeadModel` is one that looks back alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from allformer.config import ClassHead, EncoderOnly, Head, PretrainHead
+from allformer.config import ClassHead, DecoderOnly, EncoderOnly, Head, Model, PretrainHead
 from allformer.families import encoder, encoder_map, layer_map
 from allformer.families.family import Family, architectures
 from allformer.families.fields import Fields
@@ -18,11 +18,15 @@ from allformer.families.heads import small_head
 from allformer.families.kinds import TEXT, WHOLE
 from allformer.families.weights import WeightMap
 
-ARCHITECTURES = architectures(
-    "Bert", "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification",
-    "ForNextSentencePrediction", "ForTokenClassification", "ForQuestionAnswering",
-    "ForMultipleChoice",
-)  # fmt: skip
+CAUSAL = "BertLMHeadModel"
+ARCHITECTURES = {
+    **architectures(
+        "Bert", "Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification",
+        "ForNextSentencePrediction", "ForTokenClassification", "ForQuestionAnswering",
+        "ForMultipleChoice",
+    ),
+    CAUSAL: "causal",
+}  # fmt: skip
 USUAL = {
     "vocab_size": 30_522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
     "intermediate_size": 3072, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
@@ -43,12 +47,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly:
+def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly | DecoderOnly:
     """config.json → the tree."""
     fields.inert(TEXT, "directionality", "pooler_type")
     fields.inert(WHOLE, "pooler_fc_size", "pooler_num_attention_heads")
     fields.inert(WHOLE, "pooler_num_fc_layers", "pooler_size_per_head")
     stack, kind = encoder.read_stack(fields), ARCHITECTURES[architecture]
+    if kind == "causal":
+        return encoder.decoder(fields, stack, architecture)
     head: Head | None
     if kind == "words":
         head = encoder.words_head(fields, stack)
@@ -67,9 +73,9 @@ def _pair(fields: Fields) -> ClassHead:
     return ClassHead(labels if len(labels) == 2 else ("LABEL_0", "LABEL_1"))
 
 
-def write(model: EncoderOnly) -> dict[str, Any]:
+def write(model: Model) -> dict[str, Any]:
     """The tree → config.json."""
-    return {**encoder.write_stack(model), **encoder.classifier_dropout(model)}
+    return encoder.write_either(model)
 
 
 LAYER: layer_map.Names = {
@@ -87,12 +93,15 @@ NAMES = encoder_map.Names(
 NEXT = replace(NAMES, classes="cls.seq_relationship")
 
 
-def weights(model: EncoderOnly, architecture: str) -> WeightMap:
+def weights(model: EncoderOnly | DecoderOnly, architecture: str) -> WeightMap:
     """The map of a BERT file."""
     base = "" if model.head is None else "bert."
     names = NEXT if architecture == "BertForNextSentencePrediction" else NAMES
-    layers = layer_map.layers(model.encoder, "encoder", f"{base}encoder.layer", LAYER)
+    ours, stack = next(iter(model.stacks.items()))
+    layers = layer_map.layers(stack, ours, f"{base}encoder.layer", LAYER)
     return encoder_map.weights(model, base, names) + layers
 
 
-FAMILY = Family("bert", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="bert.")
+FAMILY = Family(
+    "bert", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="bert.", kind=encoder.kind
+)

@@ -19,7 +19,6 @@ from allformer.config import (
     EncoderOnly,
     Full,
     Head,
-    LMHead,
     Model,
     PretrainHead,
     ReadingHead,
@@ -28,7 +27,7 @@ from allformer.config import (
 from allformer.errors import CheckpointError
 from allformer.families import bert, blocks, encoder, encoder_map, layer_map
 from allformer.families.blocks import read_blocks, with_attention, without_blocks
-from allformer.families.family import Family, architectures, expect, head_kind
+from allformer.families.family import Family, architectures
 from allformer.families.fields import Fields
 from allformer.families.heads import small_head
 from allformer.families.kinds import WHOLE
@@ -58,8 +57,7 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
     """config.json → the tree."""
     stack, kind = _read_stack(fields), ARCHITECTURES[architecture]
     if kind == "causal":
-        _check_causal(fields, stack)
-        return DecoderOnly(replace(stack, causal=True), encoder.words_head(fields, stack))
+        return _read_causal(fields, stack)
     head: Head | None
     act = stack.blocks[0].feed.act
     if kind == "words":
@@ -86,40 +84,32 @@ def _read_stack(fields: Fields) -> Stack:
     return replace(stack, source=source, dropout_at="summed")
 
 
-def _check_causal(fields: Fields, stack: Stack) -> None:
-    """transformers looks ahead where a decoder is not told to be one, or is sparse."""
-    if not fields.flag("is_decoder", False):
-        raise CheckpointError(
-            f"config.json has is_decoder={fields.raw.get('is_decoder')!r}, with which a {CAUSAL} "
-            f"looks ahead; set it to true"
-        )
-    if stack.blocks[0].attention.mixer != Full():
+def _read_causal(fields: Fields, stack: Stack) -> DecoderOnly:
+    """transformers looks ahead where a decoder is sparse."""
+    full = tuple(with_attention(block, mixer=Full()) for block in stack.blocks)
+    model = encoder.decoder(fields, replace(stack, blocks=full), CAUSAL)
+    if full != stack.blocks:
         raise CheckpointError(
             f"config.json has attention_type='block_sparse', with which a {CAUSAL} looks ahead in "
             f"long rows; set it to 'original_full'"
         )
+    return model
 
 
 def write(model: Model) -> dict[str, Any]:
     """The tree → config.json."""
-    expect(isinstance(model, EncoderOnly | DecoderOnly), "is neither an encoder nor a decoder")
     stack, said = without_blocks(model.reader)
-    alike = EncoderOnly(replace(stack, causal=False), model.head, model.pool)
-    out = encoder.write_stack(alike) | encoder.classifier_dropout(alike) | said
+    out = encoder.write_either(model, stack) | said
     out["use_bias"] = stack.blocks[0].attention.biased("q")
     out["rescale_embeddings"] = stack.source.scale
-    if isinstance(model, DecoderOnly):
-        out["is_decoder"] = True
     if isinstance(model.head, ReadingHead):
         out["sep_token_id"] = model.head.sep_id
     return out
 
 
 def kind(model: Model) -> str:
-    """As others have it; a decoder and the head for answers are of their own kind."""
-    if isinstance(model, DecoderOnly) and isinstance(model.head, LMHead):
-        return "causal"
-    return "span" if isinstance(model.head, ReadingHead) else head_kind(model)
+    """As BERT has it; the head for answers is its own."""
+    return "span" if isinstance(model.head, ReadingHead) else encoder.kind(model)
 
 
 NAMES = encoder_map.Names(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from allformer.config import (
@@ -10,11 +11,13 @@ from allformer.config import (
     Block,
     ChoiceHead,
     ClassHead,
+    DecoderOnly,
     EncoderOnly,
     Feed,
     Head,
     Learned,
     LMHead,
+    Model,
     Norm,
     Pool,
     Stack,
@@ -23,8 +26,9 @@ from allformer.config import (
     repeat,
     words_of,
 )
+from allformer.errors import CheckpointError
 from allformer.families import activation
-from allformer.families.family import expect, fit, one
+from allformer.families.family import expect, fit, head_kind, one
 from allformer.families.fields import Fields
 from allformer.families.kinds import FLAG, LAYERS, WORDS
 from allformer.families.tokens import read_tokens, write_tokens
@@ -69,6 +73,32 @@ def with_head(stack: Stack, head: Head | None, keys: Collection[str], pooler: st
     else:
         pooled = any(x.pooled for x in heads_of(head))
     return EncoderOnly(stack, head, Pool() if pooled else None)
+
+
+def decoder(fields: Fields, stack: Stack, architecture: str) -> DecoderOnly:
+    """The same layers, looking back alone, below the head over words."""
+    if not fields.flag("is_decoder", False):
+        raise CheckpointError(
+            f"config.json has is_decoder={fields.raw.get('is_decoder')!r}, with which a "
+            f"{architecture} looks ahead; set it to true"
+        )
+    return DecoderOnly(replace(stack, causal=True), words_head(fields, stack))
+
+
+def kind(model: Model) -> str:
+    """That of the head; "causal" for `decoder`."""
+    writes = isinstance(model, DecoderOnly) and isinstance(model.head, LMHead)
+    return "causal" if writes else head_kind(model)
+
+
+def write_either(model: Model, stack: Stack | None = None) -> dict[str, Any]:
+    """The inverse of `read_stack`, or of `decoder`, with what the head drops; of another `stack`
+    than the model's own, if it is given."""
+    writes = kind(model) == "causal"
+    expect(writes or isinstance(model, EncoderOnly), "is neither an encoder nor one that writes")
+    alike = EncoderOnly(replace(stack or model.reader, causal=False), model.head, model.pool)
+    out = write_stack(alike) | classifier_dropout(alike)
+    return out | ({"is_decoder": True} if writes else {})
 
 
 def write_stack(model: EncoderOnly) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from transformers import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertLMHeadModel,
     BertModel,
     RobertaConfig,
     RobertaForMaskedLM,
@@ -71,6 +72,8 @@ CASES = [
     Case("Bert, no padding id", BertModel, bert(pad_token_id=None), labels="none"),
     Case("Bert words", BertForMaskedLM, bert(hidden_act="silu", layer_norm_eps=1e-2)),
     Case("Bert words untied", BertForMaskedLM, bert(hidden_act="gelu_new", **UNTIED)),
+    Case("Bert writes", BertLMHeadModel, bert(is_decoder=True)),
+    Case("Bert writes untied", BertLMHeadModel, bert(is_decoder=True, hidden_act="relu", **UNTIED)),
     Case("Bert pair", BertForPreTraining, bert(pad_token_id=5), labels="pretrain"),
     Case("Bert pair untied", BertForPreTraining, bert(**UNTIED, num_labels=7), labels="pretrain"),
     Case("Bert next", BertForNextSentencePrediction, bert(), labels="class"),
@@ -199,6 +202,24 @@ def test_token_types_are_the_first_where_none_are_given(name, written):
     del inputs["token_type_ids"]
     with torch.no_grad():
         zoo.compare(case, af.load(written[name]), theirs, inputs)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"use_cache": False}], ids=str)
+def test_a_bert_that_looks_back_writes_what_transformers_writes(options, written):
+    theirs, ours = zoo.oracle(BY_NAME["Bert writes"]), af.load(written["Bert writes"])
+    inputs = zoo.batch(BY_NAME["Bert writes"], theirs, "left")
+    inputs = {name: inputs[name][:, -20:] for name in ("input_ids", "attention_mask")}
+    options = {"max_new_tokens": 12, "do_sample": False, **options}
+    with torch.no_grad():
+        mine, hers = ours.generate(**inputs, **options), theirs.generate(**inputs, **options)
+    assert mine.tolist() == hers.tolist()
+    assert len(set(mine[0, 20:].tolist())) > 2
+
+
+def test_a_bert_that_writes_must_look_back():
+    raw = {"model_type": "bert", "architectures": ["BertLMHeadModel"]}
+    with pytest.raises(CheckpointError, match="is_decoder=None, with which a BertLMHeadModel look"):
+        read_config(raw)
 
 
 # --- files of older versions ----------------------------------------------------------------------
@@ -379,7 +400,7 @@ def test_absent_fields_have_transformers_defaults(raw, kind):
         (CHINESE | {"embedding_size": 12}, "has embedding_size=12, which allformer does not know"),
         (CHINESE | {"pruned_heads": {"0": [1]}}, "has pruned_heads="),
         (
-            CHINESE | {"architectures": ["BertLMHeadModel"]},
+            CHINESE | {"architectures": ["BertForRegression"]},
             "supported are BertModel, BertForMasked",
         ),
         (SQUAD | {"pad_token_id": None}, "no pad_token_id within the vocabulary"),
