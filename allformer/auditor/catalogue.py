@@ -228,8 +228,8 @@ CATALOGUE: dict[str, Entry] = {
          "每个子层都写 x = x + f(norm(x))（pre-norm）或 x = norm(x + f(x))（post-norm）。")),
     "residual.after_norm": Entry(
         ("the residual is taken after the norm", "残差取自归一化之后"),
-        ("x = norm(x); x = x + f(x) overwrites the stream, x = x + norm(f(x)) never norms it: neither is pre- or post-norm.",  # noqa: E501
-         "x = norm(x); x = x + f(x) 会覆盖残差流，x = x + norm(f(x)) 则从不归一化残差流：既不是 pre-norm 也不是 post-norm。"),  # noqa: E501
+        ("x = norm(x); x = x + f(x) overwrites the stream, x = x + norm(f(x)) never norms it: neither is pre- or post-norm, nor is a block with one of each.",  # noqa: E501
+         "x = norm(x); x = x + f(x) 会覆盖残差流，x = x + norm(f(x)) 则从不归一化残差流：既不是 pre-norm 也不是 post-norm；一个块里两种混用也不是。"),  # noqa: E501
         ("Pre-norm: x = x + f(norm(x)); post-norm: x = norm(x + f(x)).",
          "pre-norm：x = x + f(norm(x))；post-norm：x = norm(x + f(x))。")),
     "norm.axis": Entry(

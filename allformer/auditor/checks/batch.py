@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import torch
 
@@ -25,14 +26,15 @@ def mixing(ctx: Context) -> Iterator[Finding]:
     sizes = [3 if _heads(ctx) != 3 else 5, max(2, _heads(ctx)), length]
     if sum(p.numel() for p in ctx.loud.parameters()) > 3_000_000:
         sizes.pop()  # as many rows as positions: only where that is cheap
-    for rows in dict.fromkeys(sizes):
+    tries = [(rows, 1) for rows in dict.fromkeys(sizes)]
+    for rows, one in [*tries, (sizes[0], 0), (sizes[0], sizes[0] - 1)]:
         bare = ctx.call.batch(rows)
         changed = bare
         for side in bare.sides:
             content = bare.content(side).clone()
-            content[1] = ctx.call.other(content)[1]
+            content[one] = ctx.call.other(content)[one]
             changed = replace(changed, **{side: content})
-        batch, more = _padded(ctx, bare, 2), _padded(ctx, changed, 3)
+        batch, more = _padded(ctx, bare, one, 2), _padded(ctx, changed, one, 3)
         try:
             base = ctx.run(batch)
         except Exception:
@@ -41,14 +43,14 @@ def mixing(ctx: Context) -> Iterator[Finding]:
             batch, more = bare, changed
             base = ctx.run(batch)
         moved = ctx.run(more)
-        real = [i for i in range(rows) if i != 1]
+        real = [i for i in range(rows) if i != one]
         gap = [distance(moved[i], base[i]) for i in real]
         worst = max(gap)
         if worst > 1e-6 * scale_of(base):
             row = real[gap.index(worst)]
             yield Finding(
                 "batch.mixing",
-                f"changing row 1 of {rows} moves row {row} by {worst:.3g} (outputs are of size "
+                f"changing row {one} of {rows} moves row {row} by {worst:.3g} (outputs are of size "
                 f"{scale_of(base):.3g})",
             )
             return
@@ -56,7 +58,7 @@ def mixing(ctx: Context) -> Iterator[Finding]:
 
 
 def _padding_of_others(ctx: Context) -> Iterator[Finding]:
-    """Mark the end of row 1 as padding: the other rows stay. Masks repeated in the wrong order move them."""  # noqa: E501
+    """Mark the end of a row as padding: the other rows stay. Masks repeated in the wrong order move them."""  # noqa: E501
     if ctx.call.lone_mask:
         rows = _heads(ctx)
         yield Finding(
@@ -67,40 +69,41 @@ def _padding_of_others(ctx: Context) -> Iterator[Finding]:
         )
         return
     rows = 3
-    for side in ctx.one.sides:
-        marked = _marked(ctx, ctx.call.batch(rows), side)
+    for side, one in product(ctx.one.sides, (1, 0, 2)):
+        marked = _marked(ctx, ctx.call.batch(rows), side, one)
         if marked is None:
             continue
         base, moved = (ctx.run(batch) for batch in marked)
-        gap = [distance(moved[i], base[i]) for i in (0, 2)]
-        if max(gap) > 1e-6 * scale_of(base):
+        gap = {i: distance(moved[i], base[i]) for i in range(rows) if i != one}
+        worst = max(gap, key=lambda i: gap[i])
+        if gap[worst] > 1e-6 * scale_of(base):
             what = "the last 3 tokens" if side == "x" else "the last 3 source tokens"
             yield Finding(
                 "batch.mixing",
-                f"marking {what} of row 1 as padding moves row {2 * gap.index(max(gap))} by "
-                f"{max(gap):.3g} (outputs are of size {scale_of(base):.3g}): rows get the mask of "
-                f"another row (repeat instead of repeat_interleave)",
+                f"marking {what} of row {one} as padding moves row {worst} by {gap[worst]:.3g} "
+                f"(outputs are of size {scale_of(base):.3g}): rows get the mask of another row "
+                f"(one row's for all, or repeat instead of repeat_interleave)",
             )
             return
 
 
-def _marked(ctx: Context, batch: Batch, side: str) -> tuple[Batch, Batch] | None:
-    """The batch without padding, and with padding at the end of row 1."""
+def _marked(ctx: Context, batch: Batch, side: str, one: int) -> tuple[Batch, Batch] | None:
+    """The batch without padding, and with padding at the end of row `one`."""
     keep = everything(batch.content(side))
     cut = keep.clone()
-    cut[1, -3:] = False
+    cut[one, -3:] = False
     if not ctx.hideable(side):
         return None
     return ctx.hidden(batch, keep, side), ctx.hidden(batch, cut, side)
 
 
-def _padded(ctx: Context, batch: Batch, number: int) -> Batch:
-    """With so much padding in row 1, so that a mask that is broadcast wrongly shows."""
+def _padded(ctx: Context, batch: Batch, one: int, number: int) -> Batch:
+    """With so much padding in row `one`, so that a mask that is broadcast wrongly shows."""
     for side in batch.sides:
         if ctx.hideable(side):
             keep = everything(batch.content(side))
             keep[1:, -2:] = False
-            keep[1, -number:] = False
+            keep[one, -number:] = False
             batch = ctx.hidden(batch, keep, side)
     return batch
 

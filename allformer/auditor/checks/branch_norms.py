@@ -36,6 +36,17 @@ def branches(ctx: Context) -> Iterator[Finding]:
     for name, block, args, kwargs, x in blocks(ctx):
         silent = silenced(block)
         readers, added = _norms(silent, args, kwargs, x)
+        mixed = _mixed(silent, args, kwargs, x, readers, added)
+        if mixed is not None:
+            before, after, raw = mixed
+            yield Finding(
+                "residual.after_norm",
+                f"in {type(block).__name__} {before} norms what a sub-layer reads, as pre-norm "
+                f"does, but {raw} reads the stream as it is and {after} norms it afterwards, as "
+                f"post-norm does: one block has both",
+                f"{name}.{after}".lstrip("."),
+            )
+            return
         if not added:
             continue
         kind, where = type(block).__name__, f"{name}.{added[0]}".lstrip(".")
@@ -110,14 +121,45 @@ def _norms(silent: nn.Module, args: Any, kwargs: Any, x: Tensor) -> tuple[list[s
     readers = [n for n in both if distance(given[0][n], given[1][n]) > 1e-9]
     added = []
     for n in both:
-        if n not in readers:
-            bump = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype).cos()
-            hook = parts[n].register_forward_hook(lambda _m, _a, out, b=bump: out + b)
-            moved = call_block(silent, args, kwargs, x, x)
-            hook.remove()
-            if moved is not None and distance(moved, base) > 1e-6:
-                added.append(n)
+        if n not in readers and _reaches(silent, n, args, kwargs, x, base):
+            added.append(n)
     return readers, added
+
+
+def _reaches(silent: nn.Module, part: str, args: Any, kwargs: Any, x: Tensor, base: Tensor) -> bool:
+    """Whether what a part of a silent block gives is in the block's output."""
+    bump = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype).cos()
+    hook = silent.get_submodule(part).register_forward_hook(lambda _m, _a, out: out + bump)
+    moved = call_block(silent, args, kwargs, x, x)
+    hook.remove()
+    return moved is not None and distance(moved, base) > 1e-6
+
+
+@torch.no_grad()
+def _mixed(
+    silent: nn.Module, args: Any, kwargs: Any, x: Tensor, readers: list[str], added: list[str]
+) -> tuple[str, str, str] | None:
+    """(a norm before a sub-layer, one after a sub-layer, a linear map that reads the stream as it
+    is), if a block has all three. One that norms its stream once more at its end (Conformer) has a
+    norm before each sub-layer: none of its linear maps reads the stream itself."""
+    base = call_block(silent, args, kwargs, x, x)
+    if base is None:
+        return None
+    on_stream = [n for n in readers if _reaches(silent, n, args, kwargs, x, base)]
+    before = [n for n in readers if n not in on_stream]
+    after = on_stream + added
+    if not before or not after:
+        return None
+    raw: list[str] = []
+
+    def look(name: str, m: nn.Module, args: Any, _k: Any, _out: Any) -> None:
+        matrices = any(p.ndim > 1 and min(p.shape) > 1 for p in m.parameters(recurse=False))
+        given = args[0] if name and matrices and args else None
+        if isinstance(given, Tensor) and distance(given, x) < 1e-9 * scale_of(x):
+            raw.append(name)
+
+    each_part(silent, lambda: call_block(silent, args, kwargs, x, x), look)
+    return (before[0], after[-1], raw[0]) if raw else None
 
 
 def _grows(ctx: Context, name: str) -> float:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from allformer.auditor.context import Context, NotApplicable, check
-from allformer.auditor.evidence.caches import (
-    LIMIT,
-    SPLIT,
-    cached_outputs,
-)
+from allformer.auditor.evidence.caches import LIMIT, cached_outputs
 from allformer.auditor.probe import brief, distance, scale_of
 from allformer.auditor.report import Finding
 
@@ -18,7 +14,7 @@ from allformer.auditor.report import Finding
 def cache(ctx: Context) -> Iterator[Finding]:
     """Cached = uncached."""
     try:
-        whole, pieces, padded = cached_outputs(ctx)
+        whole, pieces, how = cached_outputs(ctx)
     except NotApplicable:
         raise
     except Exception as error:
@@ -34,6 +30,6 @@ def cache(ctx: Context) -> Iterator[Finding]:
         first = next(t for t, g in enumerate(gaps) if g > LIMIT * scale_of(whole))
         yield Finding(
             "cache.mismatch",
-            f"{padded}{SPLIT} tokens at once, then one by one: logits differ by up to {worst:.3g} "
-            f"(size {scale_of(whole):.3g}), first at position {first}",
+            f"{how}: logits differ by up to {worst:.3g} (size {scale_of(whole):.3g}), first at "
+            f"position {first}",
         )

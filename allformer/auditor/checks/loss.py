@@ -37,6 +37,15 @@ def shift(ctx: Context) -> Iterator[Finding]:
     active = grad.abs().amax(-1) > 1e-12 * (1 + float(grad.abs().max()))
     target = grad.argmin(-1)
     found = _offset(target, active, given)
+    if found is None and labels is not None:
+        own = _offset(target, active, batch.x)
+        if own is not None and torch.equal(_gradient(ctx, batch, batch.x)[1], grad):
+            yield Finding(
+                "loss.shift",
+                f"the loss does not read {ctx.call.labels_name}: whatever they are, the gradient "
+                f"at position t points at token t + {own} of the input",
+            )
+            return
     if found is None:
         raise NotApplicable("the targets that the gradient shows are not a shift of the labels")
     unshifted = ctx.call.labels_name in ("labels", "label", "lm_labels", "")

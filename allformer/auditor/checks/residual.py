@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
@@ -47,6 +47,58 @@ def bottleneck(ctx: Context) -> Iterator[Finding]:
             where,
         )
         return
+
+
+@check("residual.missing", kinds=MODELS)
+def skipped(ctx: Context) -> Iterator[Finding]:
+    """An attention whose output reaches the model's only through the sub-layer that follows:
+    `h = x + attention(x)`, and then `x + feed_forward(h)`."""
+    one = ctx.one
+    for attention, after in islice(_followed(ctx, ctx.sites()), MOST):
+        silent = {n: lambda out, args: out * 0 for n in (attention, after)}
+        without = ctx.inject(one, {after: silent[after]})
+        if ctx.moved(ctx.inject(one, silent), without):
+            continue  # something goes around
+        if not _reads(ctx, after, attention) or not _depends(ctx, after, "input"):
+            continue
+        where = ctx.seen.paths.get(after, "")
+        heard = ctx.seen.paths.get(attention, "")
+        yield Finding(
+            "residual.missing",
+            f"with {where or 'the sub-layer after an attention'} silent, what {heard or 'it'} "
+            f"gives moves no output: the sum after that sub-layer is with what the attention read, "
+            f"not with what it gave",
+            where,
+        )
+        return
+
+
+def _followed(ctx: Context, sites: list[Site]) -> Iterator[tuple[int, int]]:
+    """Output projections of attentions, and the last linear map before the next attention."""
+    n, free = ctx.positions(), ctx.seen.other_linears()
+    for here, after in pairwise(sites):
+        alone = sum(s.out_op == here.out_op for s in sites) == 1 and _one_projection(here, sites)
+        if here.out_op < 0 or not alone or here.q.shape[1] != n or after.q.shape[1] != n:
+            continue
+        begins = min((t.linear for t in (after.q_tag, after.k_tag) if t.linear >= 0), default=-1)
+        between = [number for number in free if here.out_op < number < begins]
+        if between:
+            yield here.out_op, between[-1]
+
+
+def _reads(ctx: Context, after: int, attention: int) -> bool:
+    """Whether a linear map still reads the input when an attention is silent: not its output
+    alone, as the second of two output projections does."""
+    kept: list[Tensor] = []
+
+    def keep(out: Tensor, _args: Any) -> Tensor:
+        kept.append(out)
+        return out
+
+    inject = {attention: lambda out, args: out * 0, after: keep}
+    for batch in (ctx.one, replace(ctx.one, x=ctx.call.other(ctx.one.x))):
+        ctx.inject(batch, inject)
+    return ctx.moved(kept[1], kept[0])
 
 
 def _between(ctx: Context, sites: list[Site]) -> Iterator[tuple[int, str, str]]:

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from allformer.auditor.calls import Call, parameters
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.evidence.norms import judge
-from allformer.auditor.probe import duplicate, each_part, make_loud
+from allformer.auditor.probe import duplicate, each_part, lies_in, make_loud
 from allformer.auditor.report import Finding
+
+HOLDERS = ("torch.nn.modules.module", "torch.nn.modules.container")  # they compute nothing
 
 
 @check("weights.unused", kinds=PARTS)
@@ -52,7 +54,9 @@ def unused(ctx: Context) -> Iterator[Finding]:
     if beside:
         ctx.notes.append(f"heads whose output is not given back: {', '.join(beside[:5])}")
     dead = {n: p for n, p in dead.items() if n not in beside}
-    telling = [n for n, p in dead.items() if _wide(p) or _of_norm(twin, n)]
+    telling = [
+        n for n, p in dead.items() if _wide(p) or _of_norm(twin, n) or _for_heads(ctx, twin, n, p)
+    ]
     if telling:
         names = sorted(dead, key=lambda n: n not in telling)
         yield Finding(
@@ -127,6 +131,19 @@ def _of_norm(twin: nn.Module, name: str) -> bool:
         return False
     p = twin.get_parameter(name)
     return judge(name, owner, torch.zeros(2, 5, p.numel(), dtype=p.dtype)) is not False
+
+
+def _for_heads(ctx: Context, twin: nn.Module, name: str, p: Tensor) -> bool:
+    """Whether it is a number for each head, kept where an attention is computed: an attention
+    sink, a slope, a temperature."""
+    owner = name.rpartition(".")[0]
+    kept_by = type(twin.get_submodule(owner)).__module__
+    if not owner or (kept_by.startswith("torch.nn.") and kept_by not in HOLDERS):
+        return False
+    near = (
+        s for s in ctx.seen.sites if lies_in(s.where, owner) or lies_in(owner, s.where or owner)
+    )
+    return any(s.q.shape[0] == p.numel() for s in near)
 
 
 def _everything(

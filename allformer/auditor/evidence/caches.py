@@ -139,14 +139,15 @@ def movers(begin: Callable[[], Any]) -> list[str]:
 
 
 SPLIT = 5
+PIECES = 4  # tokens of a piece of a prompt that is read in pieces
 
 
 LIMIT = 1e-5  # of the outputs' size
+STEPS = f"{SPLIT} tokens at once, then one by one"
 
 
 def cached_outputs(ctx: Context) -> tuple[Tensor, Tensor, str]:
-    """(the logits of the last positions, all at once; the same, one by one with a cache; what was
-    padded).
+    """(the logits of the last positions, all at once; the same with a cache; how it was read).
 
     A cache may be begun and fed in several ways: if one of them agrees, that was meant.
     """
@@ -173,11 +174,12 @@ def cached_outputs(ctx: Context) -> tuple[Tensor, Tensor, str]:
             last = whole[:, -pieces.shape[1] :]
             if last.shape == pieces.shape and distance(pieces, last) <= LIMIT * scale_of(whole):
                 also = _left_padded(ctx, batch, begin, holder, start, how)
-                return also or (last, pieces, "")
+                also = also or _in_pieces(ctx, batch, whole, begin, holder, start, how)
+                return also or (last, pieces, STEPS)
             if found is None or how["prefix"]:  # given all that was read, it gave the new alone
                 found = pieces
         if found is not None:
-            return whole[:, -found.shape[1] :], found, ""
+            return whole[:, -found.shape[1] :], found, STEPS
     assert reason is not None
     raise reason
 
@@ -192,14 +194,14 @@ def _manners(begin: Any, holder: str) -> Iterator[dict[str, Any]]:
 
 
 def _steps(
-    ctx: Context, batch: Batch, state: Any, holder: str, start: str, prefix: bool, after: str
-) -> Tensor:
+    ctx: Context, batch: Batch, state: Any, holder: str, start: str, prefix: bool, after: str,
+    cuts: list[tuple[int, int]] | None = None,
+) -> Tensor:  # fmt: skip
     """The new logits of each step; with `prefix` all tokens up to the new ones are given."""
     names, twin = parameters(ctx.module), duplicate(ctx.loud).eval()
     n = batch.x.shape[1]
     out: list[Tensor] = []
-    cuts = [(0, SPLIT), *((t, t + 1) for t in range(SPLIT, n))]
-    for a, b in cuts:
+    for a, b in cuts or [(0, SPLIT), *((t, t + 1) for t in range(SPLIT, n))]:
         x = batch.x[:, 0 if prefix else a : b]
         arguments = ctx.call.arguments(Batch(x, source=batch.source))
         for slot in ctx.call.slots:
@@ -250,7 +252,40 @@ def _left_padded(
         return None  # it takes another mask with a cache
     padding = ~keep[:, -pieces.shape[1] :, None]
     whole = whole[:, -pieces.shape[1] :].masked_fill(padding, 0.0)
-    return whole, pieces.masked_fill(padding, 0.0), "row 1 padded on the left: "
+    if distance(pieces.masked_fill(padding, 0.0), whole) <= LIMIT * scale_of(whole):
+        return None
+    return whole, pieces.masked_fill(padding, 0.0), f"row 1 padded on the left: {STEPS}"
+
+
+def _in_pieces(
+    ctx: Context, batch: Batch, whole: Tensor, begin: Any, holder: str, start: str, how: Any
+) -> tuple[Tensor, Tensor, str] | None:
+    """A prompt read in pieces, each of several tokens behind a cache that holds some already.
+
+    A module may be made for one new token at a time: then the tokens of a piece see each other as
+    they like, and nothing is said but that.
+    """
+    n = batch.x.shape[1]
+    cuts = [(0, SPLIT), *((a, min(a + PIECES, n)) for a in range(SPLIT, n, PIECES))]
+    if how["prefix"] or n < SPLIT + PIECES:
+        return None
+    last = batch.x.clone()
+    last[:, SPLIT + PIECES - 1] = ctx.call.other(last)[:, SPLIT + PIECES - 1]
+    batches = batch, replace(batch, x=last)
+    try:
+        pieces, other = (_steps(ctx, b, begin(), holder, start, **how, cuts=cuts) for b in batches)
+    except Exception:
+        return None  # it says itself that it takes one at a time
+    if distance(pieces, whole) <= LIMIT * scale_of(whole):
+        return None
+    before = slice(0, SPLIT + PIECES - 1)
+    if ctx.moved(other[:, before], pieces[:, before], whole):
+        ctx.notes.append(
+            "behind a cache the tokens of one call see each other, later ones too: it takes one "
+            "token at a time"
+        )
+        return None
+    return whole, pieces, f"{SPLIT} tokens at once, then {PIECES} in one call"
 
 
 def _must_remember(

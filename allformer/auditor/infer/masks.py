@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from allformer.auditor.calls import MODELS, ORDERED, Batch, Call, Slot, everythi
 from allformer.auditor.infer.arguments import is_mask, side
 from allformer.auditor.infer.attempt import attempt, watched
 from allformer.auditor.infer.torch_modules import STOCK
-from allformer.auditor.infer.visibility import padding_influence, sees
+from allformer.auditor.infer.visibility import order, padding_influence, sees
 from allformer.auditor.mask_encoding import causal_encodings, padding_encodings
 
 OTHERS = ("head_mask", "cross_attn_head", "labels", "global")  # masks of something else
@@ -26,7 +27,8 @@ def mask_slots(plan: Call, module: nn.Module, twin: Any) -> None:
     for slot in [s for s in plan.slots if s.encoding.shape == "SS"]:
         _over_itself(plan, twin, slot)
     taken = {*plan.x.names, *plan.source.names, *plan.constants}
-    names = [n for n in parameters(module) if is_mask(n) and n not in taken]
+    given = parameters(module).items()
+    names = [n for n, p in given if is_mask(n) and n not in taken and not _is_switch(p)]
     names = [n for n in names if not any(word in n for word in OTHERS)]
     mine = [n for n in names if side(plan, n) == "x"]
     theirs = [n for n in names if side(plan, n) == "source"]
@@ -36,8 +38,14 @@ def mask_slots(plan: Call, module: nn.Module, twin: Any) -> None:
         s.causal and s.encoding.per_row for s in plan.slots
     )
     plan.source.keeps = _padding_slots(plan, twin, theirs, "source")
-    if len(mine) == 1 and not plan.x.keeps and plan.kind in MODELS:
+    spare = len(mine) == 1 and not plan.x.keeps and plan.kind in MODELS
+    if spare and order(plan, twin) != "wrong":  # then it may be for who sees whom
         plan.lone_mask = _lone(plan, twin, mine[0])
+
+
+def _is_switch(argument: inspect.Parameter) -> bool:
+    """`has_mask=True` says whether there is one, and is none itself."""
+    return isinstance(argument.default, bool) or argument.annotation in (bool, "bool")
 
 
 def _with(plan: Call, slots: list[Slot]) -> Call:
@@ -64,10 +72,8 @@ def _over_itself(plan: Call, twin: Any, slot: Slot) -> None:
 def _causal_slot(plan: Call, twin: Any, names: list[str]) -> list[str]:
     """If the module is not causal by itself, the mask that makes it so; the names left over."""
     given = [s.name for s in plan.slots if s.name in names]
-    if not given:
-        alone = sees(plan, twin)
-        if alone is None or not alone[0]:
-            return names
+    if not given and (sees(plan, twin) is None or order(plan, twin)):
+        return names
     for name in sorted(names, key=lambda n: "pad" in n):
         for encoding in causal_encodings(name):
             trial = _with(plan, [Slot(name, "x", encoding, causal=True)])
@@ -107,13 +113,10 @@ def _padding_slots(plan: Call, twin: Any, names: list[str], side: str) -> bool:
         return False
     padding = [n for n in names if "pad" in n]
     groups = [names] if len(names) == 1 else [names, padding, *([n] for n in names)]
-    ordered = side == "x" and plan.kind in ORDERED
-    alone = sees(plan, twin) if ordered else None
-    if alone is None or alone[0]:
-        ordered = False
-    best = _least(plan, twin, [g for g in groups if g], side, ordered)
-    if best is None and ordered:
-        best = _least(plan, twin, [g for g in groups if g], side, False)
+    own = order(plan, twin) if side == "x" and plan.kind in ORDERED else ""
+    best = _least(plan, twin, [g for g in groups if g], side, own)
+    if best is None and own == "right":
+        best = _least(plan, twin, [g for g in groups if g], side, "")
     if best is None:
         return False
     plan.slots = best
@@ -121,11 +124,11 @@ def _padding_slots(plan: Call, twin: Any, names: list[str], side: str) -> bool:
 
 
 def _least(
-    plan: Call, twin: Any, groups: list[list[str]], side: str, ordered: bool
+    plan: Call, twin: Any, groups: list[list[str]], side: str, own: str
 ) -> list[Slot] | None:
     """The slots with which padding matters least.
 
-    `ordered`: the module hides the future by itself, and a mask that says who sees whom may stand
+    `own`: the order that the module keeps by itself, and a mask that says who sees whom may stand
     in the place of that: then it must say so too. One that is named after padding does not.
     """
     best: tuple[float, list[Slot]] | None = None
@@ -136,10 +139,8 @@ def _least(
             score = padding_influence(trial, twin, side)
             if score is None:
                 continue
-            if ordered and "pad" not in group[0]:
-                found = sees(trial, twin)
-                if found is None or found[0]:
-                    continue
+            if own and "pad" not in group[0] and order(trial, twin) != own:
+                continue
             if best is None or score < best[0] * 0.1:
                 best = score, trial.slots
             if score < 1e-7:

@@ -31,6 +31,21 @@ def sees(plan: Call, twin: Any, rows: int = 2) -> tuple[bool, bool] | None:
     return distance(a[:, :half], base[:, :half]) > tol, distance(b[:, half:], base[:, half:]) > tol
 
 
+def order(plan: Call, twin: Any) -> str:
+    """ "right" if nothing sees the future; "wrong" if some positions do, but the first none of the
+    last while later ones see the past: a mask of its own, off by one; "" if there is no order."""
+    found = sees(plan, twin)
+    if found is None or not found[0]:
+        return "" if found is None else "right"
+    batch = plan.batch(1)
+    last = batch.x.clone()
+    last[:, -1] = plan.other(last)[:, -1]
+    base, moved = (attempt(plan, twin, replace(batch, x=x)) for x in (batch.x, last))
+    if base is None or moved is None or not found[1]:
+        return ""
+    return "" if distance(moved[:, 0], base[:, 0]) > 1e-6 * scale_of(base) else "wrong"
+
+
 def one_sided(look: Tensor) -> bool:
     """Whether earlier keys are looked at, and no later one; T T boolean."""
     return bool(look.tril(-1).any()) and not bool(look.triu(1).any())

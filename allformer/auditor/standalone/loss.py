@@ -41,10 +41,23 @@ def loss(module: Any, state: Any) -> Iterator[Finding]:
     else:
         said = "already shifted" if offsets[0] == 0 else "unshifted, as in the ecosystem"
         state["report"].inferred.append(f"labels come {said}")
+        last = labels.shape[1] - 1 - offsets[0]
+        if not bool(active[:, last].any()) and bool(active[:, :last].all()):
+            yield Finding(
+                "loss.eos",
+                f"no row has a gradient at position {last}, whose target is the last label: the "
+                f"end of a sentence never counts",
+            )
     wrong = [float(F.cross_entropy(logits.softmax(-1)[:, : 9 - o].flatten(0, 1), labels[:, o:].flatten()))  # noqa: E501
              for o in (0, 1)]  # fmt: skip
     if any(abs(float(value) - w) < 1e-6 for w in wrong):
         yield Finding("loss.softmax", f"the loss {float(value):.4f} is that of softmax(logits)")
+    elif float(value) < 0:
+        yield Finding(
+            "loss.softmax",
+            f"the loss is {float(value):.4f}, and −log p is never below 0: is it the mean of −p, a "
+            f"nll_loss that gets softmax instead of log_softmax?",
+        )
     yield from _ignored(gradient, labels, pad, eos, state)
     yield from _counted(gradient, logits, labels, -100 if pad is None else pad)
 

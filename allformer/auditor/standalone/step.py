@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from allformer.auditor.probe import duplicate
 from allformer.auditor.report import Finding
 from allformer.errors import AuditError
 
@@ -35,21 +36,22 @@ class _Output(dict):  # type: ignore[type-arg]
 
 
 def step(module: Any, state: Any) -> Iterator[Finding]:
-    """Accumulated over micro-batches of unequal length = the full batch at once."""
+    """Accumulated over micro-batches of unequal length = the full batch at once.
+
+    A step may have a loss of its own (it shifts the labels): then what it leaves for the full batch
+    in one piece is the measure.
+    """
     ids = torch.randint(0, 11, (4, 6), generator=torch.Generator().manual_seed(0))
     labels = torch.randint(0, 11, (4, 6), generator=torch.Generator().manual_seed(1))
     labels[0, 1:], labels[1, 3:] = -100, -100
     pairs = [(ids[i : i + 2], labels[i : i + 2]) for i in (0, 2)]
     torch.manual_seed(0)
-    model, full = _Tiny(), _Tiny()
-    full.load_state_dict(model.state_dict())
+    model = _Tiny()
+    got, whole = (_left(module, model, micros) for micros in (pairs, [(ids, labels)]))
     with torch.enable_grad():
-        full(ids, labels).loss.backward()
-        module(model, pairs)
-    want, got = full.table.weight.grad, model.table.weight.grad
-    assert want is not None
-    if got is None:
-        raise AuditError("step(model, micro_batches) left no gradient in the model")
+        (want,) = torch.autograd.grad(model(ids, labels).loss, [model.table.weight])
+    if F.cosine_similarity(whole.flatten(), want.flatten(), 0) < 0.999:
+        want = whole
     ratio = float((got * want).sum() / (want * want).sum())
     gap = float((got - want).norm() / want.norm())
     if gap > 1e-6:
@@ -59,3 +61,14 @@ def step(module: Any, state: Any) -> Iterator[Finding]:
             f"{int((labels[2:] >= 0).sum())} targets give a gradient {ratio:.3g} times that of the "
             f"full batch, {gap:.2g} of it away",
         )
+
+
+def _left(step: Any, model: nn.Module, micros: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The gradient that a step leaves in a copy of the model."""
+    twin = duplicate(model)
+    with torch.enable_grad():
+        step(twin, micros)
+    grad = next(twin.parameters()).grad
+    if grad is None:
+        raise AuditError("step(model, micro_batches) left no gradient in the model")
+    return grad
