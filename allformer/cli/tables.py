@@ -242,6 +242,9 @@ def plan_table(name: str, plan: Any) -> Table:
         note = "of one micro-batch" if part == "activations" else ""
         table.add_row(f"  {part}", _bytes(size), note)
     table.add_row("  together", _bytes(sum(plan.memory.values())), "")
+    if plan.processes > 1:
+        note = "memory and time are of one that has the whole model"
+        table.add_row("processes", f"{plan.processes}", note)
     table.add_row("examples", f"{plan.examples:,}", "")
     table.add_row("tokens a step", f"{plan.tokens_per_step:,.0f}", "labels that count")
     table.add_row("steps an epoch", f"{plan.steps_per_epoch:,.1f}", "")

@@ -4,11 +4,14 @@ plan = dry_run(read_recipe("recipes/multi30k-en-de.yaml"))
 plan.parameters, plan.memory["activations"], plan.steps_per_epoch, plan.seconds
 
 The data is read and the tokeniser made as training would; a few steps are taken on real batches, in
-a folder that is gone afterwards.
+a folder that is gone afterwards. All of it is done by this process alone: of a plan for many the
+counts are those of all, memory and times those of one that has the whole model.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +26,7 @@ from torch import Tensor
 from allformer.core import heap
 from allformer.core.precision import pick_device
 from allformer.train.loop import Job, open_objective
+from allformer.train.sections.common import LogRecipe
 from allformer.train.sections.recipe import Recipe
 from allformer.train.stream import batches_of, prefetch
 from allformer.train.threads import threads
@@ -45,6 +49,7 @@ class DryRun:
     seconds_per_step: float
     device: str
     precision: str
+    processes: int = 1
 
     @property
     def seconds(self) -> float:
@@ -71,13 +76,29 @@ def dry_run(
 ) -> DryRun:
     """Prepare everything, take a few steps, and tell what the whole will take."""
     place = pick_device(device)
-    objective = open_objective(recipe, corpus)
+    # No board is told of it: at Weights & Biases a run would appear.
+    quiet = dataclasses.replace(recipe, log=LogRecipe(tensorboard=False))
+    objective = open_objective(quiet, corpus)
     with TemporaryDirectory(prefix="allformer-dry-run-") as folder:
         job = Job(objective, Path(folder), place, False, False, compile)
         with heap.kept(place), threads(job.threads, place):
             found = _measure(job)
         job.metrics.close()
-    return found
+    return _of_all(found, recipe)
+
+
+def _of_all(found: DryRun, recipe: Recipe) -> DryRun:
+    """The counts of as many processes as the recipe's plan is for."""
+    plan = recipe.parallel
+    readers = max(1, plan.data) * plan.shard  # those that read batches of their own
+    per_epoch, epochs = found.steps_per_epoch / readers, recipe.train.epochs
+    return dataclasses.replace(
+        found,
+        tokens_per_step=found.tokens_per_step * readers,
+        steps_per_epoch=per_epoch,
+        steps=found.steps if epochs is None else max(1, math.ceil(epochs * per_epoch)),
+        processes=readers * plan.tensor * plan.context * plan.pipeline,
+    )
 
 
 def _measure(job: Job) -> DryRun:

@@ -94,9 +94,10 @@ def drop_old(run: Path, keep: int, every: int) -> None:
     between = [old for old in saved[:-1] if step_of(old) % every]
     regular = [old for old in saved if old not in between]
     folder = run / "checkpoints"
-    left = [*folder.glob("step-*.old*"), *folder.glob("step-*.part")]  # of kills
-    for old in between + regular[:-keep] + sorted(left):
-        shutil.rmtree(old)
+    for old in between + regular[:-keep]:  # killed while its files go, half of it is no checkpoint
+        os.replace(old, _free_name(old, "old"))
+    for left in sorted([*folder.glob("step-*.old*"), *folder.glob("step-*.part")]):  # of kills too
+        shutil.rmtree(left)
 
 
 def _settle(folder: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.random import fork_rng
 
 from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.run import Run, is_beside, save_run
@@ -212,6 +213,11 @@ class Job:
             self.place = Place(*state["place"])
             self.window.restore(state.get("window", ()), device)
             objective.restore(state.get("objective", {}))
+            if self.step > self.steps:
+                raise ConfigError(
+                    f"train.steps={self.steps}: the run is at step {self.step:,} already; give "
+                    f"train.steps={self.step} to end it there, or more to go on"
+                )
         # The same number after a resume: sums are cut among threads, and rounded accordingly.
         tokens = recipe.train.batch_tokens
         kept = state.get("threads") if resume else None
@@ -282,13 +288,19 @@ class Job:
 
     def go(self, about_threads: str = "") -> TrainResult:
         """Train to the end, or to an interrupt."""
-        every = self.recipe.log.every
+        recipe, every = self.recipe, self.recipe.log.every
         self.say(
             f"model: {self.parameters:,} parameters{self._share()}, {self.stepper.precision} on "
             f"{self.device.type}" + (", compiled" if self.compile else "") + self.ranks.told
         )
         if about_threads:
             self.say(about_threads)
+        if (risen := recipe.schedule.risen(self.steps)) > self.steps:
+            self.say(
+                f"schedule.warmup={risen} is more than all {self.steps:,} steps: the rate ends at "
+                f"{self._rate(self.steps):.2e} and never reaches optim.rate; try "
+                f"schedule.warmup=0.1, a tenth of the steps"
+            )
         source = prefetch(self.batches())
         progress: Any = Progress(self.steps, self.step) if self.ranks.main else Quiet()
         self.watch.say, self.objective.aside = progress.say, progress.aside
@@ -297,6 +309,8 @@ class Job:
             with interrupts(patient=self.ranks.world > 1) as signals:
                 if not self.step and self.objective.compares:
                     progress.say(self._compare())
+                elif not self.step and self.best is not None:
+                    self._try_best(self.best)
                 self.objective.at(self.step + 1)
                 self.clock = Clock(self.seconds)
                 progress.start()
@@ -401,15 +415,25 @@ class Job:
             kept = self.watch.keep(bad, rate, "the loss or its gradient is not finite", self.step)
             raise explain_nonfinite(self.stepper, bad, rate, kept)
 
-    def _validate(self, **extra: Any) -> dict[str, Any]:
+    def _look(self) -> dict[str, float]:
+        """The figures of validation."""
         with self.ranks.looking(self.model) as model:
-            found = validate(
+            return validate(
                 self.objective,
                 model,
                 self.objective.validation,
                 batch_tokens=self.recipe.train.batch_tokens,
                 dtype=self.stepper.dtype,
             )
+
+    def _try_best(self, best: Best) -> None:
+        """Refuse a figure that validation will not have before the steps that would be lost."""
+        if best.figure != "nll":  # all have it: nothing to look for
+            with self.clock.paused(), fork_rng([self.device] if self.stepper.on_gpu else []):
+                best.check(self._look())
+
+    def _validate(self, **extra: Any) -> dict[str, Any]:
+        found = self._look()
         row = {
             "step": self.step,
             "seconds": round(self.seconds, 3),

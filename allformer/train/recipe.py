@@ -46,6 +46,8 @@ __all__ = [
     "TreeRecipe", "Vocabulary", "make_recipe", "read_override", "read_recipe",
 ]  # fmt: skip
 
+SECTIONS = tuple(f.name for f in fields(Recipe) if f.name != "options")
+
 
 def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a YAML recipe; `overrides` are `section.key=value` and win."""
@@ -64,6 +66,9 @@ def make_recipe(data: Any, overrides: Iterable[str] = (), where: str = "recipe")
     given = moved(as_mapping(data, where))
     for override in overrides:
         section, name, value = read_override(override)
+        if not name:
+            given[section] = value
+            continue
         before = given.get(section, {})
         if section in ("objective", "tune") and isinstance(before, str):
             before = {"is": before}
@@ -87,11 +92,13 @@ def _with(given: dict[str, Any], path: list[str], value: Any, where: str) -> dic
 
 
 def read_override(override: str) -> tuple[str, str, Any]:
-    """`read_override("train.steps=500")` → `("train", "steps", 500)`."""
+    """`read_override("train.steps=500")` → `("train", "steps", 500)`; `"tune=lora"`, where the
+    section is one word, → `("tune", "", "lora")`."""
     key, equals, text = override.partition("=")
     key = MOVED.get(key.strip(), key.strip())
     section, dot, name = key.partition(".")
-    if not equals or not dot or not all(key.split(".")):
+    alone = not dot and section in SECTIONS
+    if not equals or not (dot or alone) or not all(key.split(".")):
         raise ConfigError(f"--set {override!r} is not section.key=value; try train.steps=500")
     try:
         return section, name, read_yaml(text, text)
@@ -100,11 +107,10 @@ def read_override(override: str) -> tuple[str, str, Any]:
 
 
 def _recipe(given: dict[str, Any], where: str) -> Recipe:
-    known = [f.name for f in fields(Recipe) if f.name != "options"]
-    unknown = sorted(set(map(str, given)) - set(known))
+    unknown = sorted(set(map(str, given)) - set(SECTIONS))
     if unknown:
-        hint = did_you_mean(unknown[0], known)
-        raise ConfigError(f"{where}.{unknown[0]} is not known; {hint}there is {', '.join(known)}")
+        hint, there = did_you_mean(unknown[0], SECTIONS), ", ".join(SECTIONS)
+        raise ConfigError(f"{where}.{unknown[0]} is not known; {hint}there is {there}")
     found: dict[str, Any] = {}
     if "name" in given:
         if not isinstance(given["name"], str):

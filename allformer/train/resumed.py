@@ -26,10 +26,11 @@ def resumed_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     overrides = list(overrides)
     for override in overrides:
         section, name, _ = read_override(override)
-        if f"{section}.{name}" not in MAY_CHANGE:
+        key = f"{section}.{name}" if name else section
+        if key not in MAY_CHANGE:
             raise ConfigError(
-                f"--set {override}: a run that goes on keeps its {section}.{name}; what may change "
-                f"is {', '.join(MAY_CHANGE)}; for all else start anew with --out"
+                f"--set {override}: a run that goes on keeps its {key}; what may change is "
+                f"{', '.join(MAY_CHANGE)}; for all else start anew with --out"
             )
     return read_recipe(path, overrides)
 

@@ -150,6 +150,8 @@ def test_resume_goes_on_after_the_end_with_more_steps(allformer, run):
         (["train", "nowhere.yaml"], ["nowhere.yaml"]),
         (["train", "--data", "nowhere", "--out", "x"], ["nowhere"]),
         (["train", "--set", "train.stepz=3"], ["stepz", "steps"]),
+        (["train", "--resume", "run", "--dry-run"], ["--dry-run is of a run that has not begun"]),
+        (["train", "--resume", "run", "--json"], ["--json is of a run", "run/recipe.yaml"]),
         (["train", "--set", "nonsense"], ["section.key=value"]),
         (["train", "--resume", "nowhere"], ["nowhere"]),
         (["train", "--resume", "x", "--out", "y"], ["leave out", "--out"]),

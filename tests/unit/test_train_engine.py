@@ -12,6 +12,7 @@ from allformer.errors import ConfigError
 from allformer.train.dry_run import dry_run
 from allformer.train.loop import Interrupted, train
 from allformer.train.metrics import read_metrics
+from allformer.train.recipe import make_recipe
 from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
     data,
     interrupt,
@@ -19,6 +20,8 @@ from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
     stop_at,
     toy_recipe,
 )
+
+PLAN = ["parallel.shard=2", "parallel.tensor=2"]
 
 
 def test_a_moving_average_is_the_result_and_survives_an_interrupt(data, tmp_path, monkeypatch):  # noqa: F811
@@ -55,6 +58,46 @@ def test_a_figure_that_there_is_not_is_refused_with_those_that_there_are(data, t
         train(toy_recipe(data, best="f1", steps=2), tmp_path / "run", device="cpu")
 
 
+def test_a_figure_that_there_is_not_is_refused_before_the_first_step(data, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("allformer.train.loop.Job._advance", lambda *_: pytest.fail("a step"))
+    with pytest.raises(ConfigError, match=r"train\.best='f1' is no figure"):
+        train(toy_recipe(data, best="f1"), tmp_path / "run", device="cpu")
+
+
+def test_looking_for_the_best_figures_name_changes_no_number(data, tmp_path):  # noqa: F811
+    named, other = (
+        [row["loss"] for row in read_metrics(tmp_path / best) if "loss" in row]
+        for best in ("accuracy", "nll")
+        if train(toy_recipe(data, best=best), tmp_path / best, device="cpu")
+    )
+    assert named == other
+
+
+def test_a_warm_up_that_is_longer_than_the_run_is_told(data, tmp_path, capfd):  # noqa: F811
+    train(toy_recipe(data, steps=2, warmup=5), tmp_path / "long", device="cpu")
+    said = "schedule.warmup=5 is more than all 2 steps: the rate ends at 2.00e-03 and never"
+    assert said in capfd.readouterr().err
+    train(toy_recipe(data, steps=2, warmup=0.5), tmp_path / "share", device="cpu")
+    assert "schedule.warmup" not in capfd.readouterr().err
+
+
+def test_a_dry_run_of_a_plan_counts_what_all_processes_take(data):  # noqa: F811
+    alone = dry_run(toy_recipe(data, epochs=2), device="cpu")
+    plan = make_recipe(toy_recipe(data, epochs=2).plain(), PLAN)
+    four = dry_run(plan, device="cpu")
+    assert (alone.processes, four.processes) == (1, 4)
+    assert four.tokens_per_step == 2 * alone.tokens_per_step
+    assert four.steps_per_epoch == alone.steps_per_epoch / 2
+    assert four.steps == -(-2 * four.steps_per_epoch // 1)
+
+
+def test_no_board_is_told_of_a_dry_run(data, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("allformer.train.watch.boards.TensorBoard", lambda *_: pytest.fail("one"))
+    monkeypatch.setattr("allformer.train.watch.boards.Wandb", lambda *_: pytest.fail("another"))
+    recipe = make_recipe(toy_recipe(data).plain(), ["log.wandb=project", "log.tensorboard=true"])
+    assert dry_run(recipe, device="cpu").steps == 20
+
+
 def test_epochs_say_the_steps(data, tmp_path):  # noqa: F811
     plan = dry_run(toy_recipe(data, epochs=2.5), device="cpu")
     assert plan.steps == -(-2.5 * plan.steps_per_epoch // 1)
@@ -77,8 +120,6 @@ def test_a_dry_run_counts_what_training_takes_and_leaves_nothing(data, tmp_path,
 
 
 def test_a_checkpoint_goes_on_under_other_data_and_a_changed_dropout(data, tmp_path):  # noqa: F811
-    from allformer.train.recipe import make_recipe
-
     train(toy_recipe(data, steps=5), tmp_path / "first", device="cpu")
     recipe = make_recipe(
         {
@@ -99,8 +140,6 @@ def test_a_checkpoint_goes_on_under_other_data_and_a_changed_dropout(data, tmp_p
 
 
 def test_a_change_of_the_bodys_shape_is_refused_by_name(data, tmp_path):  # noqa: F811
-    from allformer.train.recipe import make_recipe
-
     train(toy_recipe(data, steps=1), tmp_path / "first", device="cpu")
     recipe = make_recipe(
         {

@@ -365,6 +365,7 @@ def test_a_wrong_recipe_names_the_key_and_the_way_out(text, said, tmp_path):
         ("train.stepz=5", r"train\.stepz is not known; did you mean steps\? there is steps"),
         ("tokenzer.vocab=5", r"recipe\.tokenzer is not known; did you mean tokenizer\? there is "),
         ("train.steps=many", r"train\.steps='many' must be int"),
+        ("optim=adam", r"recipe\.optim is 'adam'; it must be a section"),
         ("name.first=x", r"name is 'run'; it must be a section"),
         ("train.steps=[", r"'train.steps=\[': '\[' is not YAML"),
         ("train.=5", "'train.=5' is not section.key=value"),
@@ -395,6 +396,24 @@ def test_overrides_win_and_leave_the_given_data_alone():
     assert (recipe.train.steps, recipe.optim.rate, recipe.model.dim) == (7, 1e-4, 64)
     assert data == {"train": {"steps": 5, "rate": 0.1}}
     assert make_recipe({}, ["data.path="]).data.path is None
+
+
+def test_a_section_of_one_word_is_overridden_by_its_own_name():
+    asked = make_recipe({"tune": {"is": "lora", "rank": 2}, "name": "a"}, ["tune=bitfit", "name=b"])
+    assert (asked.name, type(asked.tune.methods[0]).__name__) == ("b", "BitFit")
+    asked = make_recipe({}, ["objective=causal-lm", "objective.rows=documents"])
+    assert (asked.objective, asked.options.rows) == ("causal-lm", "documents")
+    asked = make_recipe({"model": {"dim": 32}}, ["model={preset: gpt2}"], "r")
+    assert asked.model.preset == "gpt2"
+
+
+def test_sizes_beside_a_preset_are_refused_by_what_they_are():
+    with pytest.raises(
+        ConfigError,
+        match=r"model\.dim is of plain sizes, and recipe\.model\.preset .*"
+        r"recipe\.model\.change",
+    ):
+        make_recipe({"model": {"dim": 32}}, ["model.preset=gpt2"])
 
 
 def test_an_override_reaches_into_sections_of_sections():

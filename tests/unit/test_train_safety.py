@@ -145,6 +145,27 @@ def test_a_kill_in_the_last_save_leaves_no_checkpoint_too_many_in_the_mean(
     assert [c.name for c in checkpoints(run)] == [c.name for c in checkpoints(straight)]
 
 
+def test_a_kill_while_an_old_checkpoint_goes_leaves_no_half_of_it(data, tmp_path, monkeypatch):  # noqa: F811
+    run = tmp_path / "run"
+    plain, gone = shutil.rmtree, []
+
+    def half(path, **more):
+        if Path(path).is_relative_to(run / "checkpoints") and Path(path).is_dir():
+            next(Path(path).iterdir()).unlink()
+            gone.append(path)
+            raise MemoryError
+        plain(path, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", half)
+    with pytest.raises(MemoryError):
+        train(toy_recipe(data, average=1), run, device="cpu")
+    assert len(gone) == 1
+    assert [state.damage(path) for path in checkpoints(run)] == [""]
+    monkeypatch.undo()
+    train(None, run, device="cpu", resume=True)
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000020"]
+
+
 AT_RANDOM = textwrap.dedent("""
     import os, random, signal, sys, time, torch, torch._dynamo, yaml
     torch.set_num_threads(1)
@@ -400,6 +421,17 @@ def test_the_best_weights_stay_whatever_comes_after(data, tmp_path, capfd):  # n
     flip(run / "best" / "model.safetensors")
     train(None, run, device="cpu", resume=True)
     assert "is damaged (it has other bytes than were written); the last" in capfd.readouterr().err
+
+
+def test_a_run_is_not_asked_for_fewer_steps_than_it_has_taken(data, tmp_path):  # noqa: F811
+    run = tmp_path / "run"
+    train(toy_recipe(data, steps=6), run, device="cpu")
+    kept = (run / "recipe.yaml").read_bytes()
+    with pytest.raises(
+        ConfigError, match=r"train\.steps=4: the run is at step 6 already; give .*=6"
+    ):
+        train(None, run, device="cpu", resume=True, overrides=["train.steps=4"])
+    assert (run / "recipe.yaml").read_bytes() == kept
 
 
 def test_a_kill_between_two_names_leaves_the_best_there_was(tmp_path):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -216,11 +216,19 @@ def read_model(data: Any, where: str) -> AnyModelRecipe:
     given = as_mapping(data, where)
     if "is" in given:
         return TreeRecipe(given)
-    for key, form in FORMS.items():
-        if key in given:
-            found: AnyModelRecipe = read_section(form, given, where)
-            return found
-    return read_section(ModelRecipe, given, where)
+    key = next((key for key in FORMS if key in given), None)
+    if key is None:
+        return read_section(ModelRecipe, given, where)
+    own = {f.name for f in fields(FORMS[key])}
+    sizes = {f.name for f in fields(ModelRecipe)}
+    if odd := next((name for name in given if name in sizes - own), None):
+        change = f", or say what changes of it by its path: {where}.change" * ("change" in own)
+        raise ConfigError(
+            f"{where}.{odd} is of plain sizes, and {where}.{key} says the whole model; leave one "
+            f"of them out{change}"
+        )
+    found: AnyModelRecipe = read_section(FORMS[key], given, where)
+    return found
 
 
 def with_vocabulary(tree: Any, vocabulary: Vocabulary) -> Any:
