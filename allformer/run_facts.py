@@ -47,6 +47,7 @@ USES: dict[str, dict[str, str]] = {
     "classification": {"classify": "allformer classify {run} {text}"},
     "tagging": {"tag": "allformer tag {run} {text}"},
     "answering": {"answer": "allformer answer {run} --question '…?' --passage-file text.txt"},
+    "choice": {"choose": "allformer choose {run} {text} --choice '…' --choice '…'"},
     "vectors": {
         "embed": "allformer embed {run} --file sentences.txt --out vectors.npy",
         "similarity": "allformer similarity {run} '…' '…'",

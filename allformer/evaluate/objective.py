@@ -40,7 +40,12 @@ _ENCODER = {
 }  # fmt: skip
 TOLD = {
     config.DecoderOnly: {**_ENCODER, "words": "causal-lm"},
-    config.EncoderOnly: {**_ENCODER, "words": "masked-lm", "pretrain": "masked-lm"},
+    config.EncoderOnly: {
+        **_ENCODER,
+        "words": "masked-lm",
+        "pretrain": "masked-lm",
+        "choice": "choice",
+    },
     config.EncoderDecoder: {**_ENCODER, "words": "seq2seq"},
 }
 

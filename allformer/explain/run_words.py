@@ -57,6 +57,10 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
         "A Transformer learned to find answers in texts",
         "一个 Transformer 学会了在文中找答案",
     ),
+    "title.choice": (
+        "A Transformer learned to choose among texts",
+        "一个 Transformer 学会了在几段文本中做选择",
+    ),
     "title.vectors": (
         "A Transformer learned which texts mean the same",
         "一个 Transformer 学会了判断哪些文本意思相近",
@@ -263,6 +267,7 @@ OBJECTIVE_WORDS: dict[str, Pair] = {
     "next.classify": ("Classify a text", "给一段文本分类"),
     "next.tag": ("Tag a text", "给一段文本打标签"),
     "next.answer": ("Ask a question about a text", "就一段文本提问"),
+    "next.choose": ("Let it choose", "让它做选择"),
     "next.embed": ("Turn texts into vectors", "把文本变成向量"),
     "next.similarity": ("Compare texts", "比较文本的相似度"),
     "next.load": ("Open it in Python", "在 Python 中打开"),

@@ -14,8 +14,8 @@ from allformer.families.heads import write_labels
 def with_own_head(
     tree: config.Model, kind: str, labels: tuple[str, ...] = ("?",)
 ) -> config.Model | None:
-    """The tree under its family's head for "class", "token" or "span": RoBERTa's for classes has a
-    layer of its own, GPT-2's no bias. None where no family has such a body, or such a head.
+    """The tree under its family's head for "class", "token", "span" or "choice": RoBERTa's for
+    classes has a layer of its own, GPT-2's no bias. None where no family has such a body or head.
 
     >>> with_own_head(preset("roberta-base"), "class", ("no", "yes")).head.dense
     'tanh'

@@ -65,6 +65,11 @@ TASKS: Mapping[str, Task] = {
         "answering", "where in a text an answer stands", "f1", ("question", "context", "answers"),
         length=384, rows=16, fresh=True, head="spans",
     ),
+    "choose": Task(
+        "choice", "which of several texts goes with a question", "accuracy",
+        ("question", "beginning", "choices", "label"), length=128, rows=16, fresh=True,
+        head="choice",
+    ),
     "embed": Task(
         "vectors", "vectors of sentences", "nll", ("text_a", "text_b", "negative", "score"),
         epochs=1, length=128, rows=64, slow=0.5,

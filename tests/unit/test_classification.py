@@ -332,6 +332,13 @@ def test_records_are_held_out_and_long_texts_are_cut_aloud(tmp_path):
     assert max(part["ids"].lengths.max() for part in both) == 12
 
 
+def test_what_is_held_out_by_itself_is_a_share_of_the_different_texts(tmp_path):
+    rows = [f"text {i % 40},{i % 2}" for i in range(600)]
+    made = opened(write_csv(tmp_path / "a.csv", rows))
+    train, kept = ({record["text"] for record in half} for half in made.records)
+    assert (len(train), len(kept)) == (38, 2)  # 5 % of 40, not of 600
+
+
 def test_broken_lines_are_left_out_when_asked_and_counted(tmp_path):
     rows = [f"text {i},{i % 2}" for i in range(40)]
     path = write_csv(tmp_path / "a.csv", [*rows[:7], "broken", *rows[7:]])

@@ -178,5 +178,5 @@ def test_changes_can_be_set_from_the_command_line():
         ConfigError, match=r"'orginal' is not known; did you mean original-\w+\? there is .*gpt2"
     ):
         make_recipe({"model": {"preset": "orginal"}})
-    with pytest.raises(ConfigError, match=r"recipe\.model\.dim is not known; there is preset"):
+    with pytest.raises(ConfigError, match=r"recipe\.model\.dim is of plain sizes, and .*preset"):
         make_recipe({"model": {"preset": "original-base", "dim": 3}})

@@ -33,10 +33,12 @@ class ChoiceHead(Head):
         super().__init__(head, stack, path)
         self.out = Linear(stack.states, 1)
 
+    def forward(self, x: Tensor) -> Tensor:
+        return tap(self, "logits", self.out(drop(x, self.config.dropout, self.training)))
+
     def outputs(self, hidden: Hidden) -> dict[str, Tensor]:
         assert hidden.pooled is not None  # the config refuses it
-        x = drop(hidden.pooled, self.config.dropout, self.training)
-        return {"logits": tap(self, "logits", self.out(x))}
+        return {"logits": self(hidden.pooled)}
 
     def sums(
         self, outputs: Mapping[str, Tensor], targets: Mapping[str, Tensor], hidden: Hidden

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from allformer.config import (
+    ChoiceHead,
     ClassHead,
     DecoderOnly,
     EncoderDecoder,
@@ -110,6 +111,29 @@ class Spans(HeadRecipe, named="spans"):
 
     def head(self, tree: Any) -> Head:
         return SpanHead(dropout=self.dropout or 0.0)
+
+
+@dataclass(frozen=True)
+class Choice(HeadRecipe, named="choice"):
+    """One score for each text, from the pooler: which of several goes best with a question."""
+
+    dropout: Annotated[float | None, share("0.1")] = None  # None: as the family has it, else 0.1
+
+    def put(self, tree: Any) -> Any:
+        found = with_own_head(tree, "choice")
+        if found is not None:
+            return _changed(found, self.dropout)
+        if isinstance(tree, EncoderOnly) and tree.pool is None:
+            tree = replace(tree, head=None, pool=Pool())
+        return super().put(tree)
+
+    def head(self, tree: Any) -> Head:
+        if not isinstance(tree, EncoderOnly):
+            raise ConfigError(
+                f"model.head.kind=choice reads an encoder's pooler, but model is a "
+                f"{type(tree).__name__}; choose an encoder"
+            )
+        return ChoiceHead(dropout=0.1 if self.dropout is None else self.dropout)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from allformer.data.records import Pass, Record, Records, hold_out, open_records, open_splits
+from allformer.data.records.records import said
 from allformer.errors import DataError
 from allformer.train.sections.section import Section, at_least
 
@@ -27,7 +28,7 @@ class RecordData(Section, section="data"):
     path: str | None = None
     corpus: str | None = None  # with `path`: the public corpus that lies in that folder
     validation: str | None = None  # left out: the directory's own, else held out of train
-    hold_out: Annotated[int | None, at_least(1)] = None  # records; left out: 5 %, at most 1,000
+    hold_out: Annotated[int | None, at_least(1)] = None  # texts; left out: 5 %, at most 1,000
     format: str = "auto"
     header: bool | None = None  # of csv and tsv; left out: there is one, unless columns are numbers
     skip_bad: bool = False  # leave broken records out, and say how many, instead of stopping
@@ -86,14 +87,20 @@ def open_labelled(
         raise DataError(f"data.path={data.path!r} has no training file; name it")
     if splits.validation is not None:
         return Held(splits.train, splits.validation)
-    count = data.hold_out or min(_MOST_HELD_OUT, max(1, splits.train.count() // 20))
+    column = by if isinstance(by, str) else _first(splits.train, by)
+    count = data.hold_out or _share(splits.train, column)
     try:
-        column = by if isinstance(by, str) else _first(splits.train, by)
         return Held(*hold_out(splits.train, count, column=column))
     except DataError as error:
         if str(error).startswith("count="):  # else a record is broken
             raise DataError(f"data.hold_out={count}: {error}") from None
         raise
+
+
+def _share(records: Records, column: str) -> int:
+    """5 % of the different texts: of the records it might be all of the texts."""
+    different = {said(record, column, 0) for record in records}
+    return min(_MOST_HELD_OUT, max(1, len(different) // 20))
 
 
 def _first(records: Records, by: Callable[[Record], str]) -> str:
