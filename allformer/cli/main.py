@@ -168,8 +168,8 @@ def train(
                 "--resume goes on in the run's own directory with its own recipe.yaml; leave out "
                 "RECIPE, --out, --data, --source and --target, or start anew without --resume"
             )
-        asked = {"--dry-run": dry_run, "--show-batch": show_batch, "--json": as_json}
-        if odd := next((flag for flag, there in asked.items() if there), None):
+        flags = {"--dry-run": dry_run, "--show-batch": show_batch, "--json": as_json}
+        if odd := next((flag for flag, given in flags.items() if given), None):
             raise AllformerError(
                 f"{odd} is of a run that has not begun; leave it out, or ask "
                 f"{resume}/recipe.yaml without --resume"

@@ -164,7 +164,9 @@ class MultipleChoice(Supervised[Table, ChoiceBatch]):
         labels[: len(index)] = np.asarray(examples["label"])[index]
         return ChoiceBatch(
             texts,
-            *map(torch.from_numpy, (rows, there, labels)),
+            torch.from_numpy(rows),
+            torch.from_numpy(there),
+            torch.from_numpy(labels),
             int(ids.lengths.sum()),
             (len(index),),
         )
