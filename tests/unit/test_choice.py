@@ -214,3 +214,8 @@ def test_what_has_no_pooler_is_refused():
     )
     with pytest.raises(ConfigError, match=r"head\.kind=choice reads an encoder's pooler"):
         find_objective("choice")(recipe).config(None)
+
+
+def test_a_misspelt_key_of_the_data_is_refused_with_the_right_one():
+    with pytest.raises(ConfigError, match=r"data\.choicse is not known; did you mean choices\?"):
+        tiny("choice", data={"path": "a.csv", "choicse": ["a", "b"]})

@@ -43,7 +43,7 @@ class CodecOptions(Section, section="objective", key="codes", default="gumbel"):
     @classmethod
     def of(cls, tree: Any) -> str | None:
         """The choice that teaches such a tree: `CodecOptions.of(DVAE())` → "gumbel"."""
-        kinds: dict[str, Any] = dict(cls.choices)
+        kinds: dict[str, Any] = dict(cls.classes)
         return next((name for name, kind in kinds.items() if isinstance(tree, kind.tree)), None)
 
     def now(self, step: int) -> Now:

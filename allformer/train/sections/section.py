@@ -64,7 +64,7 @@ class Section:
     key: ClassVar[str] = ""  # what chooses among the classes of the section, if there are several
     default: ClassVar[str] = ""  # which of them, where none is named
     named: ClassVar[str] = ""  # which of them this is
-    choices: ClassVar[dict[str, type[Section]]] = {}
+    classes: ClassVar[dict[str, type[Section]]] = {}
 
     def __init_subclass__(
         cls, *, section: str = "", key: str = "", default: str = "", named: str = "", **more: Any
@@ -73,10 +73,10 @@ class Section:
         if section:
             cls.section = section
         if key:
-            cls.key, cls.choices, cls.default = key, {}, default
+            cls.key, cls.classes, cls.default = key, {}, default
         if named:
             cls.named = named
-            cls.choices[named] = cls
+            cls.classes[named] = cls
 
     def __post_init__(self) -> None:
         own: type = type(self)
@@ -147,7 +147,7 @@ def read_section(cls: type[S], data: Any, where: str) -> S:
 
 
 def _refuse_key(unknown: str, cls: type[Section], where: str) -> typing.NoReturn:
-    owners = [n for n, c in cls.choices.items() if unknown in (f.name for f in fields(c))]
+    owners = [n for n, c in cls.classes.items() if unknown in (f.name for f in fields(c))]
     if owners:
         raise ConfigError(
             f"{where}.{unknown} belongs to {', '.join(owners)}, not to {cls.named}; remove it, or "
@@ -161,12 +161,12 @@ def _refuse_key(unknown: str, cls: type[Section], where: str) -> typing.NoReturn
 
 def _chosen(cls: type[S], given: dict[str, Any], where: str) -> type[S]:
     name = given.get(cls.key, cls.default)
-    if not isinstance(name, str) or name not in cls.choices:
-        hint = did_you_mean(str(name), cls.choices)
+    if not isinstance(name, str) or name not in cls.classes:
+        hint = did_you_mean(str(name), cls.classes)
         raise ConfigError(
-            f"{where}.{cls.key}={name!r} is not a choice; {hint}try {', '.join(cls.choices)}"
+            f"{where}.{cls.key}={name!r} is not a choice; {hint}try {', '.join(cls.classes)}"
         )
-    return typing.cast("type[S]", cls.choices[name])
+    return typing.cast("type[S]", cls.classes[name])
 
 
 def as_mapping(data: Any, where: str) -> dict[str, Any]:
