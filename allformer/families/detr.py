@@ -91,9 +91,9 @@ def _blocks(fields: Fields, side: str) -> tuple[Block, ...]:
 def _read_net(fields: Fields) -> ResNet:
     """The residual network that `backbone_config` means."""
     fields.inert(OBJECT, "backbone_config")
-    fields.inert(FLAG, "use_timm_backbone")
+    fields.inert(FLAG, "use_timm_backbone")  # transformers 5 leaves it out: backbone_config tells
     raw = fields.raw.get("backbone_config")
-    if fields.raw.get("use_timm_backbone", True) or not raw or raw.get("model_type") != "resnet":
+    if fields.raw.get("use_timm_backbone") or not raw or raw.get("model_type") != "resnet":
         raise CheckpointError(
             f"config.json has use_timm_backbone={fields.raw.get('use_timm_backbone')} and "
             f"backbone_config={short(raw)}: a backbone of timm's has other names; take the files "

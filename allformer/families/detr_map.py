@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allformer.config import BoxHead, ResNet, SetDecoder
 from allformer.families import layer_map, set_fields
-from allformer.families.weights import Op, Reshaped, Same, WeightMap
+from allformer.families.weights import Ignored, Op, Reshaped, Same, WeightMap
 
 LAYER: layer_map.Names = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -41,6 +41,7 @@ def weights(model: SetDecoder, architecture: str) -> WeightMap:
         *layer_map.layers(model.encoder, "encoder", f"{base}encoder.layers", LAYER),
         *layer_map.layers(model.decoder, "decoder", f"{base}decoder.layers", LAYER),
         *layer_map.dense("decoder.final_norm", f"{base}decoder.layernorm"),
+        Ignored(r".*\.num_batches_tracked", "of norms that count no more: they are frozen"),
     ]
     if isinstance(model.head, BoxHead):
         ops += layer_map.dense("head.classes.layers.0", "class_labels_classifier")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from transformers import DetrConfig, DetrForObjectDetection, DetrModel, ResNetConfig
 
 import allformer as af
@@ -104,6 +106,21 @@ def test_the_same_training(name: str, written: dict[str, Path], tmp_path: Path) 
 @each
 def test_round_trip(case: Case, written: dict[str, Path], tmp_path: Path) -> None:
     zoo.compare_round_trip(case, written[case.name], tmp_path / "again")
+
+
+def test_a_config_that_says_nothing_of_timm_has_the_backbone_that_it_describes(
+    written: dict[str, Path], tmp_path: Path
+) -> None:
+    old = json.loads((written["DETR"] / "config.json").read_text())
+    del old["use_timm_backbone"]  # transformers 5 writes it where it was told so alone
+    counted = {"model.backbone.conv_encoder.model.embedder.embedder.normalization": torch.tensor(9)}
+
+    def with_counters(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return tensors | {f"{name}.num_batches_tracked": x for name, x in counted.items()}
+
+    new = zoo.rewrite(written["DETR"], tmp_path / "new", with_counters)
+    (new / "config.json").write_text(json.dumps(old))
+    check_detr_forward("DETR", new)
 
 
 def test_presets_are_transformers_models_of_the_published_sizes() -> None:
