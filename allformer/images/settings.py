@@ -127,9 +127,10 @@ class Settings:
 
     @property
     def mode(self) -> str:
-        """What an image is turned into first: "L" (grey) where the means are of one channel."""
+        """What an image is turned into first: "L" (grey) where the means are of one channel, and
+        pixels are not numbered by colours."""
         one = isinstance(self.image_mean, tuple) and len(self.image_mean) == 1
-        return "L" if one and not self.do_convert_rgb else "RGB"
+        return "L" if one and not self.do_convert_rgb and self.clusters is None else "RGB"
 
     @property
     def channels(self) -> int:

@@ -138,6 +138,8 @@ NUMBERED = [
     {"image_processor_type": "ImageGPTImageProcessor", "clusters": COLOURS},
     {"image_processor_type": "ImageGPTImageProcessorFast", "size": 9, "clusters": COLOURS,
      "do_normalize": False, "resample": 3},
+    {"image_processor_type": "ImageGPTImageProcessor", "size": 9, "clusters": COLOURS,
+     "do_normalize": False, "image_mean": [0.5]},
     {"image_processor_type": "ImageGPTImageProcessor", "size": {"height": 5, "width": 8},
      "do_color_quantize": False},
 ]  # fmt: skip
