@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from allformer.cli.common import Device, Dtype, Model, pick_dtype, say, writable
+from allformer.errors import AllformerError
 
 DRAW = (
     'Examples: `allformer draw runs/fashion-dalle "a picture of a coat" --count 16`; '
@@ -60,6 +61,8 @@ def draw(
     from allformer.tasks.draw import draw as work
     from allformer.tasks.drawing_kit import open_drawing
 
+    if out.suffix.lower() not in (".png", ""):
+        raise AllformerError(f"--out {out} writes a PNG; give x.png")
     writable(out)
     kit = open_drawing(model, device=device, dtype=pick_dtype(dtype))
     judge = None if rerank is None else _clip(rerank, device)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from allformer.cli.common import show
-from allformer.cli.images import FEW, expanded, open_seeing
-from allformer.cli.lines import read_source
-from allformer.errors import AllformerError
+from allformer.cli.images import chunk_of, image_source, open_seeing
+from allformer.cli.lines import Verb, read_source, work_through
+from allformer.errors import AllformerError, DataError
 
 
 def compare(
@@ -26,33 +26,47 @@ def compare(
     """A number, a table, or what is nearest.
 
     One text: the images, nearest first. One image: the texts, nearest first. Several of both: a
-    table of all, or with `top` the nearest images of each text.
+    table of all, or with `top` the nearest images of each text. An image that cannot be read is
+    told, and left out.
     """
     words = [line.rstrip("\r\n") for line in read_source(texts, file).lines] if file else texts
     if not words:
         raise AllformerError("--image is compared with texts: give one or more, or --file")
-    paths = expanded(images)
-    scores = _scores(open_seeing(model, device, dtype), paths, list(words))  # images × texts
+    paths, scores, fault = _scores(open_seeing(model, device, dtype), images, list(words))
     if scores.numel() == 1 and not as_json:
         print(f"{scores.item():.6f}")
     elif top is None and min(scores.shape) > 1:
         _all(paths, words, scores, as_json)
     else:
         _nearest(paths, words, scores, top, as_json)
+    if fault is not None:
+        raise fault
 
 
-def _scores(pipeline: Any, paths: Sequence[str], texts: list[str]) -> Any:
-    """Cosines; of many images a bar is seen meanwhile."""
-    from allformer.tasks import image_similarity
-    from allformer.train.progress import Progress
+def _scores(
+    pipeline: Any, images: Sequence[str], texts: list[str]
+) -> tuple[list[str], Any, DataError | None]:
+    """The images that could be read, their cosines with the texts, images × texts, and what is to
+    be said at the end of those that could not."""
+    import torch
 
-    if len(paths) <= FEW:
-        return image_similarity(pipeline, paths, texts)
-    bar = Progress(len(paths), what="images", unit="image")
+    from allformer.tasks import embed_image
+    from allformer.tasks.image_pipeline import BATCH
+    from allformer.tasks.image_text import text_vectors
+
+    pipeline.need("similarity --image", "a model of texts and images (CLIP)")
+    source, there = image_source(images, None), text_vectors(pipeline, texts).float().cpu()
+    verb = Verb(lambda paths: embed_image(pipeline, paths) @ there.T, str, dict)
+    paths, rows, fault = list[str](), list[Any](), None
     try:
-        return image_similarity(pipeline, paths, texts, progress=bar.update)
-    finally:
-        bar.close()
+        for path, row in work_through(source, verb, chunk_of(pipeline, BATCH), seen=False):
+            paths.append(path)
+            rows.append(row)
+    except DataError as error:
+        if not rows:
+            raise
+        fault = error
+    return paths, torch.stack(rows), fault
 
 
 def _all(paths: Sequence[str], texts: Sequence[str], scores: Any, as_json: bool) -> None:

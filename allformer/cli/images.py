@@ -123,7 +123,7 @@ def embed_image(
     if out is None:
         run(source, verb, as_json=as_json, chunk=chunk_of(pipeline, batch))
     else:
-        found = work_through(source, verb, chunk=chunk_of(pipeline, batch))
+        found = work_through(source, verb, chunk_of(pipeline, batch), seen=False)
         save_vectors([vector for _, vector in found], out, "image")
 
 

@@ -85,11 +85,13 @@ def run(source: Source, verb: Verb, *, as_json: bool = False, chunk: int = CHUNK
             print(one_line(verb.line(result)), flush=True)
 
 
-def work_through(source: Source, verb: Verb, chunk: int = CHUNK) -> Iterator[tuple[str, Any]]:
-    """Each text with its result; a bar where the results themselves are not seen."""
+def work_through(
+    source: Source, verb: Verb, chunk: int = CHUNK, *, seen: bool = True
+) -> Iterator[tuple[str, Any]]:
+    """Each text with its result; a bar where the results themselves are not `seen` at once."""
     from allformer.train.progress import Progress
 
-    if source.total is None or sys.stdout.isatty():
+    if source.total is None or (seen and sys.stdout.isatty()):
         yield from _results(source, verb, chunk)
         return
     bar = Progress(source.total, what=f"{source.unit}s", unit=source.unit)

@@ -89,7 +89,7 @@ def embed(
     if out is None:
         run(source, verb, as_json=as_json)
     else:
-        save_vectors([vector for _, vector in work_through(source, verb)], out)
+        save_vectors([vector for _, vector in work_through(source, verb, seen=False)], out)
 
 
 def similarity(

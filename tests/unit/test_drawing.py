@@ -346,3 +346,6 @@ def test_the_verb_writes_a_grid_and_tells_where_each_image_is(there: Path, tmp_p
     said = run.invoke(app, [*asked[:3], "--count", "5", "--out", str(out)])
     assert "5 images in" in said.output
     assert Image.open(out).size == (3 * 96 + 8, 2 * 96 + 4)
+    refused = run.invoke(app, [*asked[:3], "--out", str(tmp_path / "grid.jpg")])
+    assert "grid.jpg writes a PNG; give x.png" in str(refused.exception)
+    assert not (tmp_path / "grid.jpg").exists()

@@ -294,6 +294,12 @@ def test_one_picture_that_cannot_be_read_does_not_keep_the_others_waiting(there,
     assert ["a-broken.png" in told[0], "m-empty.jpg" in told[1]] == [True, True]
     alone = run("classify-image", there / "vit", folder / "a-broken.png")
     assert "left out" not in alone.output + str(alone.exception)
+    for words in (["a cat"], WORDS):  # a search, and a table of all
+        found = run("similarity", there / "clip", *words, "--image", folder, "--json")
+        near = {Path(json.loads(x)["image"]).name for x in found.stdout.splitlines()}
+        assert near == {Path(x).name for x in good}
+        assert found.stderr.count("left out: ") == 2
+        assert f"2 of {len(good) + 2} images are left out" in str(found.exception)
     # Of vectors each picture has a row: none may be missing without anybody seeing it.
     vectors = run("embed-image", there / "vit", folder, "--out", tmp_path / "x.npy")
     assert "a-broken.png" in str(vectors.exception)
