@@ -56,8 +56,14 @@ def _scores(
 
     pipeline.need("similarity --image", "a model of texts and images (CLIP)")
     source, there = image_source(images, None), text_vectors(pipeline, texts).float().cpu()
-    verb = Verb(lambda paths: embed_image(pipeline, paths) @ there.T, str, dict)
-    paths, rows, fault = list[str](), list[Any](), None
+    verb = Verb(
+        lambda paths: embed_image(pipeline, paths) @ there.T,
+        str,
+        lambda path, row: {"image": path, "scores": row.tolist()},
+    )
+    paths: list[str] = []
+    rows: list[Any] = []
+    fault: DataError | None = None
     try:
         for path, row in work_through(source, verb, chunk_of(pipeline, BATCH), seen=False):
             paths.append(path)
