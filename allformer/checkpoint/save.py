@@ -118,8 +118,8 @@ def _is_another(directory: Path, model: AnyModel) -> bool:
 
 
 def as_text(raw: dict[str, Any]) -> str:
-    """As transformers formats it."""
-    return json.dumps(raw, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    """As transformers formats it, in ASCII."""
+    return json.dumps(raw, indent=2, sort_keys=True) + "\n"
 
 
 def write_json(path: Path, raw: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from allformer.cli.common import Device, given, pick_dtype, say, writable_directory
+from allformer.cli.common import INT8, Device, given, pick_dtype, say, writable_directory
 from allformer.cli.live import PIPE, check_pipe, check_source, live
 from allformer.errors import AllformerError
 
@@ -24,7 +24,9 @@ TRANSCRIBE = (
 )
 SHORT = 60.0  # seconds of a recording for which nobody needs a bar
 TIMES = ("segment", "word", "none")
-Files = Annotated[list[str], typer.Argument(metavar="FILE", help="wav, flac, mp3, ogg, …")]
+Files = Annotated[
+    list[str], typer.Argument(metavar="FILE", help="wav, flac, mp3, ogg, …; or a folder of them.")
+]
 
 
 def transcribe(
@@ -125,6 +127,7 @@ def transcribe(
     from allformer.speech.options import TranscribeOptions
     from allformer.tasks.speech_pipeline import open_speech
 
+    files = files if stream else _all_in(files)
     _check(files, timestamps, format, out, tuple(FORMATS))
     pipe = given(rate=rate, channels=channels, form=samples)
     if stream:
@@ -146,15 +149,28 @@ def transcribe(
         "without_timestamps": timestamps == "none", "seed": seed,
     }  # fmt: skip
     options = TranscribeOptions(**asked)
-    wide = dtype if dtype == "int8" else pick_dtype(dtype)
+    wide = dtype if dtype == INT8 else pick_dtype(dtype, INT8)
+    if not stream:
+        _check_lone(files)
     pipeline = open_speech(model, device=device, dtype=wide, tokenizer=tokenizer)
-    if language is not None:
-        pipeline.listener.vocabulary.language(language)
+    vocabulary = pipeline.listener.vocabulary
+    vocabulary.start(None if language is None else vocabulary.language(language), task)
     if stream:
         live(files[0], pipeline, asked, pipe, as_json=format == "json")
         return
     how = {"words": timestamps == "word", "batch": batch}
     _work(files, pipeline, options, format, out, how)
+
+
+def _all_in(files: Sequence[str]) -> list[str]:
+    """Files as they are, and of a folder all its recordings."""
+    from allformer.sound.folder import sound_files
+
+    out: list[str] = []
+    for name in files:
+        folder = name and Path(name).is_dir()
+        out += map(str, sound_files(name, name="FILE")) if folder else [name]
+    return out
 
 
 def _work(
@@ -283,6 +299,15 @@ def _check_files(files: Sequence[str], pipe: dict[str, Any]) -> None:
         )
     if "" in files:
         raise AllformerError("a FILE has an empty name; check what the shell made of it")
+
+
+def _check_lone(files: Sequence[str]) -> None:
+    """A recording that cannot be read is told before minutes go into opening the model; of several
+    the others are to be had."""
+    from allformer.sound import describe
+
+    if len(files) == 1:
+        describe(files[0])
 
 
 def _check_stream(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +29,7 @@ _ALONE = 512  # frames that are not worth a second thread
 
 
 def log_mel(
-    wave: Tensor,
+    wave: Any,
     bins: int = 80,
     *,
     padding: int = 0,
@@ -44,8 +45,9 @@ def log_mel(
 
     Equal to openai-whisper's `log_mel_spectrogram` and transformers' `WhisperFeatureExtractor`.
     Each row has its own loudest bin. `padding` zeros follow the sound. It is computed where the
-    wave lies, in fp32 (of fp64 in fp64), and has no gradient.
+    wave (a tensor, or numpy's array) lies, in fp32 (of fp64 in fp64), and has no gradient.
     """
+    wave = torch.as_tensor(wave)
     frames = (wave.shape[-1] + padding) // hop  # the last is left out: 30 s are 3000
     wave = centred(wave, padding, size)[..., : (frames - 1) * hop + size]
     logs = mel_power(wave, bins, rate=rate, size=size, hop=hop, top=top, log=True)

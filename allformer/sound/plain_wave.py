@@ -25,9 +25,6 @@ class PlainWave:
         if self.width not in (1, 2, 4):
             raise DataError(f"{name} has samples of {8 * self.width} bits; {_HOW}")
 
-    def tell(self) -> int:
-        return self.file.tell()
-
     def seek(self, sample: int) -> None:
         self.file.setpos(sample)
 

@@ -6,6 +6,7 @@ Letters: C channels, S samples.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,17 +76,22 @@ def blocks(
 
     >>> for piece in blocks("hours.flac"): ...
     """
+    for what, value in (("start", start), ("seconds", seconds)):
+        if value is not None and not math.isfinite(value):
+            raise DataError(f"{what}={value} is no time; give seconds, or leave it out")
     with _opened(source, name) as (file, name):
         given = int(file.samplerate)
         left = None if seconds is None else round(seconds * given)
-        _go_to(file, round(start * given), name)
-        resampler = make_resampler(given, rate or given, 1 if mono else file.channels)
+        at = round(start * given)
+        _go_to(file, at, name)
+        to = given if rate is None else rate
+        resampler = make_resampler(given, to, 1 if mono else file.channels)
         at_once = max(1, round(block * given))
         found = False
         while left is None or left > 0:
             wanted = at_once if left is None else min(left, at_once)
-            piece = _next(file, wanted, name)  # C S
-            left = None if left is None else left - wanted
+            piece = _next(file, wanted, at / given, name)  # C S
+            at, left = at + wanted, None if left is None else left - wanted
             ends = piece.shape[-1] < wanted or left == 0
             out = resampler.push(piece.mean(0, keepdim=True) if mono else piece, last=ends)
             if out.shape[-1]:
@@ -149,7 +155,8 @@ def _opened(source: Source, name: str) -> Iterator[tuple[Any, str]]:
             raise DataError(
                 f"{name} is no sound that can be read, or its beginning is damaged "
                 f"({fault.error_string.strip(' .')}); give one of "
-                f"{', '.join(ending[1:] for ending in ENDINGS)}"
+                f"{', '.join(ending[1:] for ending in ENDINGS)}, which `ffmpeg -i FILE out.wav` "
+                f"makes of others"
             ) from None
         with file:
             yield file, name
@@ -173,17 +180,24 @@ def _go_to(file: Any, sample: int, name: str) -> None:
         raise DataError(f"start={sample / file.samplerate} must not be before the sound; give 0")
     if sample >= file.frames > 0:
         raise DataError(f"{name} ends before {sample / file.samplerate:g} s; start earlier")
-    if sample:
+    if not sample:
+        return
+    try:
         file.seek(sample)
+    except RuntimeError:  # GSM, and others of few bits
+        raise DataError(
+            f"{name} can be read from its beginning alone, for it is packed as speech of a few "
+            f"bits; give start=0, or save it as plain wav"
+        ) from None
 
 
-def _next(file: Any, count: int, name: str) -> Tensor:
-    at = file.tell()
+def _next(file: Any, count: int, at: float, name: str) -> Tensor:
+    """The next `count` samples, C S, from second `at` on: a file of GSM cannot say where it is."""
     try:
         samples = file.read(count, dtype="float32", always_2d=True)
     except RuntimeError as fault:  # soundfile.LibsndfileError is one
         raise DataError(
-            f"{name} is damaged or cut short somewhere after {at / file.samplerate:g} s "
+            f"{name} is damaged or cut short somewhere after {at:g} s "
             f"({str(fault).strip(' .')}); get or save it again"
         ) from None
     return _numbers(torch.from_numpy(samples).T, name)

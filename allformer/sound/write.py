@@ -5,24 +5,30 @@ from __future__ import annotations
 import io
 import wave as standard
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from allformer.errors import DataError
 from allformer.sound.libraries import optional
+from allformer.sound.mel import RATE
+from allformer.sound.read import from_array
 
 WRITTEN = (".wav", ".flac", ".ogg", ".mp3")
 
 
-def write(path: str | Path, wave: Tensor, rate: int) -> None:
-    """S or C S in −1 … 1 into a file of the format that its ending says; wav in 16 bits.
+def write(path: str | Path, wave: Any, rate: int) -> None:
+    """S or C S, floats in −1 … 1 or 16-bit integers, into a file of the format that its ending
+    says; wav in 16 bits.
 
     >>> write("out.wav", torch.zeros(16_000), 16_000)
 
     What is beyond ±1 is clipped.
     """
     path = Path(path)
+    if not path.parent.is_dir():
+        raise DataError(f"{path} cannot be written: {path.parent} is no folder; make it first")
     if path.suffix.lower() == ".wav":
         path.write_bytes(wav_bytes(wave, rate))
         return
@@ -40,12 +46,14 @@ def write(path: str | Path, wave: Tensor, rate: int) -> None:
         ) from None
 
 
-def wav_bytes(wave: Tensor, rate: int) -> bytes:
+def wav_bytes(wave: Any, rate: int) -> bytes:
     """The bytes of a 16-bit PCM wav file, for a page's player too.
 
     >>> wav_bytes(torch.zeros(160), 16_000)[:4]
     b'RIFF'
     """
+    if rate < 1:
+        raise DataError(f"rate={rate} must be samples a second; 16000 is usual")
     samples = as_int16(_channels(wave))
     out = io.BytesIO()
     with standard.open(out, "wb") as file:
@@ -71,9 +79,8 @@ def check_ending(path: str | Path) -> None:
         raise DataError(f"{path} has no ending of sound; end it in {', '.join(WRITTEN)}")
 
 
-def _channels(wave: Tensor) -> Tensor:
+def _channels(wave: Any) -> Tensor:
     """C S, fp32, on the CPU, within ±1."""
-    if wave.ndim not in (1, 2):
-        raise DataError(f"the wave is of shape {tuple(wave.shape)}; give samples, or channels × S")
-    wave = wave.detach().to("cpu", torch.float32).clamp(-1, 1)
+    wave = from_array(torch.as_tensor(wave).detach().cpu(), rate=RATE, mono=False)
+    wave = wave.clamp(-1, 1)
     return wave[None] if wave.ndim == 1 else wave

@@ -26,6 +26,7 @@ FORMATS = {"s16": torch.int16, "f32": torch.float32}  # of the machine's byte or
 _PIECE = 0.1  # seconds
 _WAITING = 60.0  # seconds of sound that may wait
 _AT_ONCE = 5.0  # seconds that are given at once
+_HEADS = (b"RIFF", b"fLaC", b"OggS", b"ID3\x03", b"ID3\x04", b"FORM")  # that files begin with
 
 
 def from_pipe(
@@ -42,10 +43,16 @@ def from_pipe(
     coming = _Queue(rate)
 
     def take() -> None:
-        held = b""
+        held, begun = b"", False
         try:
             while data := pipe.read(max(1, round(_PIECE * rate)) * frame):
-                held += data
+                if not begun and data[:4] in _HEADS:
+                    raise DataError(
+                        "the pipe has a file with a head, where raw samples are wanted; give the "
+                        "file's name without --stream, or take its samples out first: ffmpeg -i "
+                        "FILE -f s16le -ar 16000 -ac 1 -"
+                    )
+                held, begun = held + data, True
                 whole = len(held) - len(held) % frame
                 coming.put(bytearray(held[:whole]))
                 held = held[whole:]
@@ -123,6 +130,8 @@ class _Queue:
             except queue.Empty:
                 break
             if part is None:
+                if isinstance(self.fault, DataError):
+                    raise self.fault
                 if self.fault is not None:
                     raise DataError(f"the pipe broke: {self.fault}; start again") from self.fault
                 return got, True

@@ -51,6 +51,7 @@ def whisper(**more: Any) -> Any:
 
 
 CLASSES = {"num_labels": 5, "classifier_proj_size": 13}
+NAMES = dict(enumerate(("oui", "non", "peut-être", "是的", "🎵")))  # transformers writes ASCII
 CASES = [
     Case("Whisper", WhisperForConditionalGeneration, whisper()),
     Case(
@@ -61,7 +62,7 @@ CASES = [
     Case("Whisper for classes", WhisperForAudioClassification, whisper(**CLASSES), labels="class"),
     Case(
         "Whisper, layers weighed", WhisperForAudioClassification,
-        whisper(**CLASSES, use_weighted_layer_sum=True, **MASKS), labels="class",
+        whisper(**CLASSES, use_weighted_layer_sum=True, id2label=NAMES, **MASKS), labels="class",
     ),
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

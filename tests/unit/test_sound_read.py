@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from allformer.errors import DataError
-from allformer.sound import blocks, describe, read, write
+from allformer.sound import blocks, describe, log_mel, read, write
 from allformer.sound.read import from_array
 from allformer.sound.resample import _Sinc
 from allformer.sound.write import wav_bytes
@@ -125,6 +125,61 @@ def test_a_file_that_is_cut_short_gives_what_is_there_or_an_error(tmp_path):
     write(tmp_path / "tone.flac", noise, 16_000)
     with pytest.raises(DataError, match="damaged or cut short"):
         read((tmp_path / "tone.flac").read_bytes()[:9_000])
+
+
+def test_a_file_that_cannot_say_where_it_is_is_read_from_its_beginning():
+    """Old telephones' GSM: libsndfile cannot seek in it."""
+    import soundfile
+
+    out = io.BytesIO()
+    soundfile.write(out, tone(rate=8_000).numpy(), 8_000, format="WAV", subtype="GSM610")
+    wave = read(out.getvalue())
+    assert 16_000 <= len(wave) <= 16_640  # whole frames
+    assert (wave[:16_000] - tone()[: len(wave)]).abs().mean() < 0.1
+    with pytest.raises(DataError, match="give start=0"):
+        read(out.getvalue(), start=0.5)
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ({"seconds": math.inf}, "seconds=inf"),
+        ({"start": math.nan}, "start=nan"),
+        ({"rate": 0}, "=0 Hz is not between"),
+    ],
+)
+def test_a_part_or_a_rate_that_is_no_number_is_refused(part, why):
+    with pytest.raises(DataError, match=why):
+        read(wav_bytes(tone(), 16_000), **part)
+
+
+def test_sound_that_is_no_file_for_us_is_told_how_to_become_one():
+    with pytest.raises(DataError, match="`ffmpeg -i FILE"):
+        read(b"\0\0\0\x1cftypM4A " + bytes(200))
+
+
+def test_what_is_written_may_be_an_array_or_whole_numbers(tmp_path):
+    path, loud = tmp_path / "tone.wav", (tone() * 2**15).round().to(torch.int16)
+    for wave in (tone().numpy(), tone().numpy().astype("f8"), loud, loud.numpy()):
+        write(path, wave, 16_000)
+        assert (read(path) - tone()).abs().max() < 4e-5
+        assert (log_mel(read(path).numpy()) - log_mel(read(path))).abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("wave", "rate", "why"),
+    [
+        (torch.full((9,), math.nan), 16_000, "no numbers"),
+        (torch.zeros(9, dtype=torch.int64), 16_000, "int16"),
+        (torch.zeros(9), 0, "rate=0"),
+    ],
+)
+def test_what_is_no_sound_is_not_written(wave, rate, why, tmp_path):
+    with pytest.raises(DataError, match=why):
+        write(tmp_path / "tone.wav", wave, rate)
+    assert not (tmp_path / "tone.wav").exists()
+    with pytest.raises(DataError, match="make it first"):
+        write(tmp_path / "no" / "tone.wav", torch.zeros(9), 16_000)
 
 
 def test_samples_that_are_no_numbers_are_refused():

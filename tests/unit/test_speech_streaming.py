@@ -12,6 +12,7 @@ from torch import Tensor
 from allformer.errors import ConfigError, DataError
 from allformer.sound.mel import RATE
 from allformer.sound.resample import resample
+from allformer.sound.write import wav_bytes
 from allformer.speech.pieces import from_microphone, from_pipe
 from allformer.speech.streaming import Stream, Update
 from allformer.speech.word_times import Timing
@@ -153,6 +154,13 @@ def test_a_pipe_that_breaks_says_so() -> None:
 
     with pytest.raises(DataError, match="gone"):
         list(from_pipe(Broken()))
+
+
+def test_a_file_in_the_pipe_is_no_raw_samples() -> None:
+    """Its head would be heard as sound, and its rate would be taken for another."""
+    for head in (wav_bytes(torch.zeros(800), 8000), b"ID3\x04" + bytes(400)):
+        with pytest.raises(DataError, match=r"a file with a head.*ffmpeg"):
+            list(from_pipe(io.BytesIO(head)))
 
 
 def test_a_missing_microphone_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -371,6 +371,36 @@ def test_one_bad_file_does_not_stop_the_others(tmp_path: Path, model: Path) -> N
     assert "1 of 2 files" in str(done.exception)
 
 
+def test_a_folder_is_all_its_recordings(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    save_wave(tmp_path / "in" / "声音.wav", tone(1.0))
+    save_wave(tmp_path / "in" / "deep" / "two.wav", tone(1.0))
+    (tmp_path / "in" / "notes.md").write_text("no sound")
+    out = tmp_path / "out"
+    usual = ["--model", model, "--temperature", "0", "--device", "cpu", "--out", out]
+    assert run(tmp_path / "in", *usual).exit_code == 0
+    assert sorted(path.name for path in out.iterdir()) == ["two.txt", "声音.txt"]
+    empty = run(tmp_path / "out", *usual)
+    assert "holds no sound" in str(empty.exception)
+
+
+def test_what_the_model_cannot_do_is_told_once_for_all_files(tmp_path: Path, model: Path) -> None:
+    files = [save_wave(tmp_path / f"{name}.wav", tone(1.0)) for name in "ab"]
+    done = run(*files, "--model", model, "--task", "translate", "--device", "cpu")
+    assert "knows English alone" in str(done.exception)
+    assert "left out" not in done.output
+
+
+def test_a_lone_file_that_is_no_recording_is_told_before_the_model_is_opened(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.wav").write_text("no sound")
+    for name, why in (("a.wav", "no sound that can be read"), ("b.wav", "is not there")):
+        done = run(tmp_path / name, "--model", "nowhere/at-all")
+        assert why in str(done.exception)
+    assert "fp64, int8" in str(run("a.wav", "--dtype", "fp8").exception)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
