@@ -81,6 +81,6 @@ def check_ending(path: str | Path) -> None:
 
 def _channels(wave: Any) -> Tensor:
     """C S, fp32, on the CPU, within ±1."""
-    wave = from_array(torch.as_tensor(wave).detach().cpu(), rate=RATE, mono=False)
-    wave = wave.clamp(-1, 1)
-    return wave[None] if wave.ndim == 1 else wave
+    given = from_array(torch.as_tensor(wave).detach().cpu(), rate=RATE, mono=False)
+    samples: Tensor = given.clamp(-1, 1)
+    return samples[None] if samples.ndim == 1 else samples
