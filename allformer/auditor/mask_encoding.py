@@ -57,10 +57,12 @@ class Encoding:
             mask = keep[:, None, :].expand(rows, queries, keys)
             if causal:
                 mask = mask & torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        shared = mask.any(0)  # by all rows: it hides what all of them hide
         mask = {
             "BS": lambda m: m, "B1S": lambda m: m[:, None], "B11S": lambda m: m[:, None, None],
-            "BTS": lambda m: m, "B1TS": lambda m: m[:, None], "TS": lambda m: m[0],
-            "1TS": lambda m: m[:1], "11TS": lambda m: m[:1, None], "SS": lambda m: m[0],
+            "BTS": lambda m: m, "B1TS": lambda m: m[:, None], "TS": lambda _: shared,
+            "1TS": lambda _: shared[None], "11TS": lambda _: shared[None, None],
+            "SS": lambda _: shared,
         }[self.shape](mask)  # fmt: skip
         if self.polarity == "block":
             return ~mask

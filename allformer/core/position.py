@@ -6,7 +6,6 @@ Legend: P positions, D model width.
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -73,10 +72,9 @@ class Sinusoidal(nn.Module):
 
     def _vectors(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         c = self.config
-        make = partial(sinusoid, positions, self.dim, layout=c.layout, base=c.base)
-        if c.rounded:
-            return make(dtype=torch.float64).type(torch.float32).to(dtype)
-        return make(dtype=torch.promote_types(dtype, torch.float32))
+        wide = torch.float64 if c.rounded else torch.promote_types(dtype, torch.float32)
+        vectors = sinusoid(positions, self.dim, layout=c.layout, base=c.base, dtype=wide)
+        return (vectors.type(torch.float32) if c.rounded else vectors).to(dtype)
 
 
 @implements(config.StoredSinusoids)

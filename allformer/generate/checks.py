@@ -80,7 +80,7 @@ _RULES = (
     ),
     # An exponent of the length: a million to a higher power is no number of fp64.
     _Rule(
-        lambda v: _number(v) and abs(v) <= 50, "must be a number from -50 to 50",
+        lambda v: _number(v) and abs(v) <= 50, "must be a finite number from -50 to 50",
         "1.0 is the default", "length_penalty",
     ),
     _Rule(
