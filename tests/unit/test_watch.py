@@ -112,6 +112,14 @@ def test_a_chip_is_known_by_its_name(name, wanted, monkeypatch):
     assert peak.source == f"{name}, data sheet"
 
 
+def test_the_peak_is_that_of_the_products_that_layers_have(monkeypatch):
+    """Another library's would be passed: on AMD's processors steps had 150 % of it."""
+    seen = []
+    monkeypatch.setattr(machine, "matmul", lambda *given: seen.append(given))
+    machine.measured_peak(torch.device("cpu"))
+    assert len(seen) > 1
+
+
 def test_a_chip_that_is_not_listed_is_measured(monkeypatch):
     peak = machine.find_peak(torch.device("cpu"))
     assert 1e8 < peak.flops < 1e14

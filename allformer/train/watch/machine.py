@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import torch
 
+from allformer.core.matmul import matmul
+
 
 class Chip(NamedTuple):
     """TFLOP/s of dense matrix products, as the makers' data sheets say, without sparsity."""
@@ -76,6 +78,7 @@ def _column(chip: Chip, dtype: torch.dtype | None) -> float:
     return chip.single if torch.get_float32_matmul_precision() == "highest" else chip.tf32
 
 
+@torch.no_grad()
 def measured_peak(device: torch.device, dtype: torch.dtype | None = None) -> Peak:
     """The best of a few products of square matrices: tens of milliseconds, no random numbers."""
     side = SIDE.get(device.type, 512)
@@ -84,7 +87,7 @@ def measured_peak(device: torch.device, dtype: torch.dtype | None = None) -> Pea
     for _ in range(6):  # the first ones warm up
         _wait(device)
         begin = time.perf_counter()
-        x @ x
+        matmul(x, x, None)  # as layers have it
         _wait(device)
         best = min(best, time.perf_counter() - begin)
     return Peak(2 * side**3 / best, "a matrix product, measured")
