@@ -21,6 +21,7 @@ from allformer.data.parallel import Corpus
 from allformer.errors import CheckpointError
 from allformer.evaluate import evaluate_run
 from allformer.explain.report import Sample, write_report
+from allformer.explain.words import machine
 from allformer.tasks.pipeline import run_pipeline
 from allformer.train.corpora import open_data
 from allformer.train.lock import only_one
@@ -149,8 +150,10 @@ def _facts(recipe: Recipe, corpus: Corpus, result: TrainResult, out: Path) -> di
         "test_pairs": _size(corpus.test),
         "steps": result.steps,
         "seconds": result.seconds,
-        "device": f"{result.run.model.device.type}, {result.threads} "
-        f"thread{'s' * (result.threads != 1)}, {platform.machine()}",
+        "device": machine(
+            f"{result.run.model.device.type}, {result.threads} "
+            f"thread{'s' * (result.threads != 1)}, {platform.machine()}"
+        ),
         "precision": recipe.train.precision,
         "seed": recipe.train.seed,
         "command": f"allformer demo --out {out}",

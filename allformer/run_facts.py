@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from allformer.checkpoint.run import Run
-from allformer.explain.words import WORDS, Pair, word
+from allformer.explain.words import WORDS, Pair, machine, word
 from allformer.text.whisper import START
 from allformer.train.objectives import find_objective
 from allformer.train.pictures.data import PictureData
@@ -226,6 +226,6 @@ def _machine(run: Path) -> dict[str, Any]:
     """What training wrote of the machine that it ran on."""
     try:
         raw = json.loads((run / MACHINE).read_text(encoding="utf-8"))
-        return {"device": str(raw["device"])}
+        return {"device": machine(str(raw["device"]))}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -9,6 +9,7 @@ A text may hold simple HTML; the values put into it are escaped. The page shows 
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 from allformer.explain.picture_words import PICTURE_WORDS
@@ -448,6 +449,11 @@ def said(value: object) -> Pair:
         en = value.get("en", value.get("zh", ""))
         return escape(str(en)), escape(str(value.get("zh", en)))
     return escape(str(value)), escape(str(value))
+
+
+def machine(name: str) -> dict[str, str]:
+    """A processor with its threads in both languages: `machine("AMD EPYC, 2 threads")`."""
+    return {"en": name, "zh": re.sub(r"(\d+) threads?\b", r"\1 个线程", name)}
 
 
 def joined(*pairs: Pair, by: str = "") -> Pair:

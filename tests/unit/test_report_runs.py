@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -257,7 +258,9 @@ def test_a_classifiers_run_has_its_page(run, tmp_path):
     assert "allformer translate" not in page
     assert WORDS["layers.title"][1] in page
     assert "Matthews correlation" in page
-    assert json.loads((run / "machine.json").read_text(encoding="utf-8"))["device"] in page
+    device = json.loads((run / "machine.json").read_text(encoding="utf-8"))["device"]
+    assert device in page
+    assert re.sub(r" threads?$", " 个线程", device) in page
     with pytest.raises(ConfigError, match=r"split='test': only a translator's page"):
         report_run(run, tmp_path / "page.html", split="test")
 
