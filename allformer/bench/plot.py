@@ -45,6 +45,7 @@ def _bars(ax: Any, title: str, names: list[str], values: list[float], colors: li
     ax.set_xlim(0, 1.22 * max(*values, 1e-9))
     if not ax.yaxis_inverted():  # the panels share it
         ax.invert_yaxis()
+    ax.locator_params(axis="x", nbins=5)  # small errors have long numbers
     ax.tick_params(axis="x", labelsize=7)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
