@@ -41,6 +41,9 @@ def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -
             for alias, value in list(vars(loaded).items()):
                 if value is original:
                     patcher.setattr(loaded, alias, mutated)
+                elif type(value) is dict:  # what is chosen from stands in a table
+                    for key in [key for key, held in value.items() if held is original]:
+                        patcher.setitem(value, key, mutated)
     for family in FAMILIES.values():  # which hold their functions themselves
         for field, value in list(vars(family).items()):
             if value is original:

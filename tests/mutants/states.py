@@ -123,7 +123,7 @@ MUTANTS: list[Mutant] = [
     bug("ring keeps one too few", "the window is narrower while generating", f"{RING}.update",
         "k.shape[2] - self.size", "k.shape[2] - self.size + 1", "ring", "windows", **ANY),
     bug("ring keeps one too many", "memory grows, places slip", f"{RING}.update",
-        "k.shape[2] - self.size", "k.shape[2] - self.size - 1", "ring", "windows", **ANY),
+        "k.shape[2] - self.size", "k.shape[2] - self.size - 1", "ring", **ANY),
     bug("ring keeps everything", "memory grows", f"{RING}.update",
         "max(0, k.shape[2] - self.size - self.more)", "0", "ring", **ANY),
     bug("ring's keys stand one too early", "the window slips", f"{RING}.places",

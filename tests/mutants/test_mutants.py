@@ -180,6 +180,18 @@ def test_a_planted_bug_is_gone_afterwards():
     assert places.mask_of(two, True, None).tolist() == [[[[True, False], [True, True]]]]
 
 
+def test_a_function_that_a_table_holds_has_the_bug_there_too():
+    from allformer.config import LinearScaling
+    from allformer.core.relatives import rates
+
+    before = rates._SCALED[LinearScaling]
+    with pytest.MonkeyPatch.context() as patcher:
+        target = "allformer.core.relatives.rates:_linear"
+        plant(patcher, target, [("/ periods / scaling.factor", "/ periods")])
+        assert rates._SCALED[LinearScaling] is rates._linear is not before
+    assert rates._SCALED[LinearScaling] is rates._linear is before
+
+
 def test_a_bug_in_a_table_is_seen_by_all_who_hold_it_and_gone_afterwards():
     from allformer.families import bert, roberta
 
