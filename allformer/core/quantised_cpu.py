@@ -70,7 +70,7 @@ def ordered(packed: Tensor, block: int) -> Tensor:
 def rows_of_block() -> int | None:
     """How many rows torch's product has together, which depends on the processor. None: there is no
     such product, or its order is another."""
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), torch.device("cpu"):  # whatever the caller's defaults are
         draw = torch.Generator().manual_seed(0)
         some = torch.randint(16, (128 + ROWS, 64), dtype=torch.uint8, generator=draw)
         try:

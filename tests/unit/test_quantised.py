@@ -18,6 +18,7 @@ from allformer.core.quantised import (
     widen_all,
     widened,
 )
+from allformer.core.quantised_cpu import rows_of_block
 from allformer.errors import ConfigError
 
 KINDS = [(4, True), (4, False), (8, True), (8, False)]
@@ -215,6 +216,11 @@ def test_other_bytes_are_seen_and_a_copy_stands_alone():
         layer.packed = layer.packed ^ 0x11
         torch.testing.assert_close(copy(x), before)
         torch.testing.assert_close(layer(x), layer.plain(x), rtol=0.02, atol=0.5)
+
+
+def test_torchs_order_is_found_whatever_the_defaults_are():
+    with torch.device("meta"):
+        assert rows_of_block.__wrapped__() == rows_of_block()
 
 
 @pytest.mark.parametrize("outputs", [48, 64, 144])  # less than a block of torch's, one, and more
