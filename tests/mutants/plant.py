@@ -8,7 +8,9 @@ import importlib
 import inspect
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import pytest
@@ -18,13 +20,33 @@ from allformer.families import FAMILIES
 Change = tuple[str, str]  # what stands there, what the bug has instead
 
 
-def plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -> None:
-    """Replace `target` ("allformer.core.places:mask_of", "…attention:Attention.forward") by
-    itself with `changes` made in its source; `patcher.undo()` takes it out again. The source of a
-    table ("allformer.families.llama:LAYER") is its `repr`.
+@contextmanager
+def plant(target: str, changes: Sequence[Change]) -> Iterator[None]:
+    """Inside, `target` ("allformer.core.places:mask_of", "…attention:Attention.forward") is
+    replaced by itself with `changes` made in its source. The source of a table
+    ("allformer.families.llama:LAYER") is its `repr`. What the library has cached is forgotten
+    before and after: a right value would hide the bug, a wrong one would outlive it.
 
     If the source no longer has the text, the mutant is stale and must be moved along: an error.
     """
+    try:
+        with pytest.MonkeyPatch.context() as patcher:
+            _plant(patcher, target, changes)
+            _forget()
+            yield
+    finally:
+        _forget()
+
+
+def _forget() -> None:
+    for loaded in list(sys.modules.values()):
+        if getattr(loaded, "__name__", "").startswith("allformer"):
+            for value in list(vars(loaded).values()):
+                if isinstance(value, _lru_cache_wrapper):
+                    value.cache_clear()
+
+
+def _plant(patcher: pytest.MonkeyPatch, target: str, changes: Sequence[Change]) -> None:
     module, owner, name = _place(target)
     original = vars(owner)[name]
     mutated = planted(target, changes)

@@ -132,9 +132,8 @@ def test_without_a_bug_the_check_passes(killer):
 def test_the_bug_is_caught(mutant: Mutant, killer: str):
     raises = mutant.raises if isinstance(mutant.raises, tuple) else (mutant.raises,)
     caught = (*raises, pytest.fail.Exception)
-    with pytest.MonkeyPatch.context() as patcher, warnings.catch_warnings():
+    with plant(mutant.target, mutant.patch), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a bug may well divide by zero
-        plant(patcher, mutant.target, mutant.patch)
         torch.manual_seed(0)
         with pytest.raises(caught):  # type: ignore[arg-type]
             KILLERS[killer]()
@@ -162,8 +161,11 @@ def test_the_text_of_every_bug_still_stands_where_it_is_looked_for():
 
 
 def test_a_mutant_whose_text_is_gone_is_an_error():
-    with pytest.MonkeyPatch.context() as patcher, pytest.raises(LookupError, match="write this"):
-        plant(patcher, "allformer.core.places:mask_of", [("not there", "anything")])
+    with (
+        pytest.raises(LookupError, match="write this"),
+        plant("allformer.core.places:mask_of", [("not there", "anything")]),
+    ):
+        pass
 
 
 def test_a_planted_bug_is_gone_afterwards():
@@ -172,22 +174,28 @@ def test_a_planted_bug_is_gone_afterwards():
     from allformer.core.mixers import full
 
     before, two = places.mask_of, Grid(1, 2).places(torch.device("cpu"))
-    with pytest.MonkeyPatch.context() as patcher:
-        plant(patcher, "allformer.core.places:mask_of", [("distance <= 0", "distance < 0")])
+    with plant("allformer.core.places:mask_of", [("distance <= 0", "distance < 0")]):
         assert places.mask_of is full.mask_of is not before
         assert places.mask_of(two, True, None).tolist() == [[[[False, False], [True, False]]]]
     assert places.mask_of is full.mask_of is before
     assert places.mask_of(two, True, None).tolist() == [[[[True, False], [True, True]]]]
 
 
+def test_nothing_that_a_bug_made_the_library_remember_outlives_it():
+    from allformer.core import quantised_cpu
+
+    before = quantised_cpu.rows_of_block()
+    with plant("allformer.core.quantised_cpu:ordered", [("permute(0, 3, 2, 1)", "flip(1)")]):
+        assert quantised_cpu.rows_of_block() != before or before is None
+    assert quantised_cpu.rows_of_block() == before
+
+
 def test_a_function_that_a_table_holds_has_the_bug_there_too():
     from allformer.config import LinearScaling
     from allformer.core.relatives import rates
 
-    before = rates._SCALED[LinearScaling]
-    with pytest.MonkeyPatch.context() as patcher:
-        target = "allformer.core.relatives.rates:_linear"
-        plant(patcher, target, [("/ periods / scaling.factor", "/ periods")])
+    before, target = rates._SCALED[LinearScaling], "allformer.core.relatives.rates:_linear"
+    with plant(target, [("/ periods / scaling.factor", "/ periods")]):
         assert rates._SCALED[LinearScaling] is rates._linear is not before
     assert rates._SCALED[LinearScaling] is rates._linear is before
 
@@ -196,7 +204,6 @@ def test_a_bug_in_a_table_is_seen_by_all_who_hold_it_and_gone_afterwards():
     from allformer.families import bert, roberta
 
     before = dict(bert.LAYER)
-    with pytest.MonkeyPatch.context() as patcher:
-        plant(patcher, "allformer.families.bert:LAYER", [("'intermediate.dense'", "'other'")])
+    with plant("allformer.families.bert:LAYER", [("'intermediate.dense'", "'other'")]):
         assert roberta.bert.LAYER["feed.up"] == "other"
     assert before == bert.LAYER
