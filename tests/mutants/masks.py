@@ -12,7 +12,7 @@ import torch
 from tests.drawn import write_idx
 from tests.mutants.mutants import Mutant, bug
 from tests.parity import test_eomt, test_eomt_images, zoo
-from tests.unit import test_segmentation, test_segmenter
+from tests.unit import test_pixel_loss, test_segmentation, test_segmenter
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="mutants")
 
@@ -59,6 +59,7 @@ KILLERS: dict[str, Callable[[], None]] = {
     "segmenter pixels": test_segmenter.check_pixels,
     "segmenter classes": test_segmenter.check_classes,
     "segmenter loss": partial(test_segmenter.check_loss, "patches"),
+    "pixel loss": test_pixel_loss.check,
     "mean iou": test_segmentation.check_iou,
     "maps moved": test_segmentation.check_place,
     "loss of pixels": partial(_with, test_segmentation.check_loss),
@@ -144,8 +145,14 @@ MUTANTS: list[Mutant] = [
     bug("labels before the patches", "labels are compared with labels",
         "heads.class_masks:ClassMasks.outputs", "torch.cat([x, own], 1)", "torch.cat([own, x], 1)",
         "segmenter classes"),
-    bug("corners aligned in scores", "scores are stretched", "heads.per_pixel:resized",
-        "align_corners=False", "align_corners=True", "segmenter loss"),
+    bug("corners aligned in scores", "scores are stretched", "pixel_loss:resized",
+        "align_corners=False", "align_corners=True", "segmenter loss", "pixel loss"),
+    bug("corners aligned in the gradient of scores", "the gradient is another map's",
+        "pixel_loss:_shrunk", "list(shape), False", "list(shape), True", "pixel loss"),
+    bug("smoothing forgotten in the gradient of scores", "labels are learnt as if they were sure",
+        "pixel_loss:_slope", "if smoothing:", "if False:", "pixel loss"),
+    bug("pixels that do not count push scores", "what has no label is learnt",
+        "pixel_loss:_slope", "slope.mul_(real[:, None])", "slope", "pixel loss"),
     bug("union counts both twice", "IoU is too small", "allformer.metrics.mean_iou:iou",
         ".double() - both", ".double()", "mean iou"),
     bug("classes that are nowhere count", "a rare class ruins the mean",
@@ -160,8 +167,8 @@ MUTANTS: list[Mutant] = [
         "allformer.images.augment.place:RandomPlace.apply", "[:, 0] - 1",
         "[:, 0].clamp(min=1) - 1", "maps moved"),
     bug("mean over all pixels", "images with few known pixels hardly count",
-        f"{LEARN}:_mean_entropy", "(maps != IGNORE).sum((1, 2)).clamp(min=1)", "maps[0].numel()",
-        "loss of pixels"),
+        f"{LEARN}:Segmentation.loss", "(batch.maps != IGNORE).sum((1, 2)).clamp(min=1)",
+        "batch.maps[0].numel()", "loss of pixels"),
     bug("the first object is lost", "a segment is never learnt", f"{LEARN}:_targets",
         "if seen]", "if seen and number]", "targets of a set"),
 ]  # fmt: skip

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.heads.head import Head, Hidden
-from allformer.core.loss import Sums, check_targets, entropy_sums
-from allformer.core.precision import widen
+from allformer.core.loss import IGNORE, Sums, check_targets
+from allformer.core.pixel_loss import pixel_entropy
 
 
 class PerPixel(Head):
@@ -37,17 +36,11 @@ class PerPixel(Head):
         size = tuple(labels.shape[1:]) if isinstance(labels, Tensor) else ()
         wanted = (logits.shape[0], *(size if len(size) == 2 else hidden_size(hidden)))
         check_targets(labels, "labels", wanted, logits.shape[1])
-        return entropy_sums(resized(logits, wanted[1:]).permute(0, 2, 3, 1), labels)
+        loss, nll = pixel_entropy(logits, labels)
+        return Sums(loss.sum(), nll.sum(), (labels != IGNORE).sum())
 
 
 def hidden_size(hidden: Hidden) -> tuple[int, int]:
     """Rows and columns of pixels of these images."""
     height, width = hidden.inputs["pixel_values"].shape[2:]
     return height, width
-
-
-def resized(logits: Tensor, size: tuple[int, ...]) -> Tensor:
-    """Scores B L H W of another size, in between by straight lines; as they are where it fits."""
-    if tuple(logits.shape[2:]) == tuple(size):
-        return logits
-    return F.interpolate(widen(logits), list(size), mode="bilinear", align_corners=False)

@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.config import ClassMasks, LinearMasks, MaskHead, MaskLoss, Norm, QueryMasks
-from allformer.core.heads.per_pixel import resized
 from allformer.core.layout import Grid
 from allformer.core.loss import IGNORE
+from allformer.core.pixel_loss import few, pixel_entropy, resized
 from allformer.core.precision import widen
 from allformer.data.batches import token_batches
 from allformer.data.pictures import Pictures
@@ -299,11 +299,10 @@ class Segmentation(OverPictures[SegmentBatch]):
         """Of each image the mean over its pixels that count; of a set of masks what it costs."""
         if isinstance(model.config.head, QueryMasks):
             return self._set_loss(model, batch, dtype)
-        logits = self.scores(model, batch, dtype)
-        nll = _mean_entropy(logits, batch.maps)
-        if not smoothing:
-            return nll, nll.detach()
-        return _mean_entropy(logits, batch.maps, smoothing), nll.detach()
+        scores = model.call({"pixel_values": batch.pixels}, dtype=dtype)["logits"]
+        loss, nll = pixel_entropy(scores, batch.maps, smoothing)
+        count = (batch.maps != IGNORE).sum((1, 2)).clamp(min=1)
+        return (loss / count).sum(), (nll / count).sum()
 
     def _set_loss(
         self, model: Any, batch: SegmentBatch, dtype: torch.dtype | None
@@ -316,15 +315,21 @@ class Segmentation(OverPictures[SegmentBatch]):
         loss = model.call(given, dtype=dtype)["loss"] * len(masks)
         return loss, loss.detach()
 
-    def scores(self, model: Any, batch: SegmentBatch, dtype: torch.dtype | None = None) -> Tensor:
-        """Of each pixel and label, B L H W, in at least fp32."""
+    def labelled(self, model: Any, batch: SegmentBatch, dtype: torch.dtype | None = None) -> Tensor:
+        """The likeliest label of each pixel, B H W."""
         out = model.call({"pixel_values": batch.pixels}, dtype=dtype)
         size = tuple(batch.pixels.shape[2:])
         if "logits" in out:
-            return resized(widen(out["logits"]), size)
+            some = torch.split(out["logits"], few(out["logits"], size))
+            return torch.cat([resized(widen(x), size).argmax(1) for x in some])
         shares = widen(out["class_queries_logits"]).softmax(-1)[..., :-1]
-        masks = resized(widen(out["masks_queries_logits"]), size).sigmoid()
-        return torch.einsum("bql,bqhw->blhw", shares, masks)
+        masks = widen(out["masks_queries_logits"])
+        both = (torch.split(x, few(masks, size)) for x in (shares, masks))
+        weighed = (
+            torch.einsum("bql,bqhw->blhw", share, resized(mask, size).sigmoid())
+            for share, mask in zip(*both, strict=True)
+        )
+        return torch.cat([x.argmax(1) for x in weighed])
 
     def appraise(
         self, model: Any, batch: SegmentBatch, *, dtype: torch.dtype | None = None
@@ -362,7 +367,7 @@ class Segmentation(OverPictures[SegmentBatch]):
             if self.task != "semantic":
                 wanted = _labelled(batch)
             with self._same_draws(model.device):
-                total += confusion(self.scores(model, batch, dtype).argmax(1), wanted, count)
+                total += confusion(self.labelled(model, batch, dtype), wanted, count)
         found = iou(total)
         return {"mean_iou": found.mean, "pixel_accuracy": found.accuracy}
 
@@ -374,7 +379,7 @@ class Segmentation(OverPictures[SegmentBatch]):
         batch = self.onto(raw, model.device)
         wanted = batch.maps if self.task == "semantic" else _labelled(batch)
         with self._same_draws(model.device):
-            given = self.scores(model, batch).argmax(1)
+            given = self.labelled(model, batch)
         shown = []
         ground = self.labels.index(BACKGROUND) if BACKGROUND in self.labels else -1  # no colour
         for image, true, own in zip(raw.pixels.numpy(), wanted.cpu(), given.cpu(), strict=True):
@@ -397,14 +402,6 @@ class Segmentation(OverPictures[SegmentBatch]):
         rows = self.recipe.train.batch_rows
         for index in token_batches(*sides, budget, seed=0, epoch=0, pool=1000, max_rows=rows):
             yield self.onto(self.collate(examples, index), device)
-
-
-def _mean_entropy(logits: Tensor, maps: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Of each image the mean cross-entropy of its pixels that count, added up."""
-    each = F.cross_entropy(
-        logits, maps, ignore_index=IGNORE, reduction="none", label_smoothing=smoothing
-    )
-    return (each.sum((1, 2)) / (maps != IGNORE).sum((1, 2)).clamp(min=1)).sum()
 
 
 def _targets(batch: SegmentBatch, labels: int | None) -> tuple[list[Tensor], list[Tensor]]:
