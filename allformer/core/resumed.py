@@ -45,11 +45,6 @@ class Resumed(Packed):
         return x.flatten(0, 1) if whole else super().lay(x)
 
 
-class Begun(Resumed):
-    """Rows of which nothing was read before: each looks at itself alone, so that kernels for rows
-    that lie end to end serve, and what is kept need not be read."""
-
-
 def resume(past: Sequence[int], counts: Sequence[int], device: torch.device) -> Resumed:
     """The layout of `counts` new tokens in each row, behind `past` that were read before."""
     count = torch.tensor(counts)
@@ -61,7 +56,7 @@ def resume(past: Sequence[int], counts: Sequence[int], device: torch.device) -> 
     keep, cells, starts, numbers = (
         x.to(device, non_blocking=True) for x in (keep, cells, starts, numbers)
     )
-    return (Resumed if any(past) else Begun)(keep, cells, starts, numbers)
+    return Resumed(keep, cells, starts, numbers)
 
 
 def resume_each(past: Tensor) -> Resumed:

@@ -76,14 +76,18 @@ class Reader:
     def read(self, lines: Sequence[Line]) -> Tensor:
         """The logits behind the last token of each line, R V, in at least fp32."""
         device = self.model.device
-        layout = resume([x.past for x in lines], [len(x.ids) for x in lines], device)
+        past, new = [x.past for x in lines], [len(x.ids) for x in lines]
+        layout = whole = resume(past, new, device)
+        if any(past):
+            ends = [x + y for x, y in zip(past, new, strict=True)]
+            whole = resume([0] * len(ends), ends, device)
         ids = torch.tensor([i for line in lines for i in line.ids], device=device)
         sources = None
         if isinstance(self.model, EncoderDecoderModel):
             lengths = torch.tensor([x.source for x in lines], device=device)
             sources = table_of([x.sources for x in lines]).to(device), lengths
         table = table_of([x.pages for x in lines]).to(device)
-        return self.call(ids, layout, table, sources)
+        return self.call(ids, layout, table, sources, whole)
 
     def call(
         self,
@@ -91,9 +95,11 @@ class Reader:
         layout: Resumed,
         table: Tensor,
         sources: tuple[Tensor, Tensor] | None = None,
+        whole: Resumed | None = None,
     ) -> Tensor:
-        """The same from tensors on the device: ids N, table R P, of the sources R P and R."""
-        self.cache.turn_to(table, layout)
+        """The same from tensors on the device: ids N, table R P, of the sources R P and R, and
+        perhaps the layout of the rows from their first token on."""
+        self.cache.turn_to(table, layout, whole)
         self.cache.frame.sources = sources
         first = getattr(self.model.decoder.source.position, "first", 0)
         inputs = {"input_ids": ids, "position_ids": layout.numbers + first}

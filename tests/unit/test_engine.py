@@ -16,12 +16,14 @@ import pytest
 import torch
 
 from allformer.config import DynamicScaling, Rotary
+from allformer.core.kernels.kernel import Case
 from allformer.core.kernels.ragged import RaggedFlash
 from allformer.errors import ConfigError, GenerationError, LengthError
 from allformer.generate import engine as engine_room
 from allformer.generate import graph
 from allformer.generate.engine import Engine
 from allformer.generate.fixed_steps import FixedSteps
+from allformer.generate.line import Line
 from allformer.generate.reader import Reader
 from tests.engines import Ask, Heard, ask, check_alone, check_empty, writer
 from tests.models import SPREAD, loud
@@ -83,30 +85,60 @@ def test_steps_that_are_replayed_say_the_same(kind: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("kind", [PLAIN, "rotary", "one key head", "decoder window"])
-def test_prompts_that_begin_are_read_end_to_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_read_end_to_end(kind: str) -> None:
+    check_end_to_end(kind)
+
+
+def check_end_to_end(kind: str = PLAIN) -> None:
     """By flash attention on a GPU; here by its formula, row by row. Layers with a window take the
     grid."""
-    read: list[int] = []
+    read: set[tuple[int, int]] = set()
 
     def by_rows(self: Any, q: Any, k: Any, v: Any, plan: Any, scale: float, dropout: float) -> Any:
         assert plan.causal
-        cuts = plan.query.starts.diff().tolist()
-        assert len(q) == len(k) == sum(cuts)
-        read.extend(cuts)
-        rows = zip(*(x.transpose(0, 1).split(cuts, 1) for x in (q, k, v)), strict=True)
-        said = [
-            torch.nn.functional.scaled_dot_product_attention(
-                *(x[None] for x in row), is_causal=True, scale=scale, enable_gqa=True
-            )[0]
-            for row in rows
-        ]
-        return torch.cat(said, 1).transpose(0, 1)
+        new, all_of_it = (x.starts.diff().tolist() for x in (plan.query, plan.key))
+        assert (len(q), len(k)) == (sum(new), sum(all_of_it))
+        assert max(all_of_it) == plan.key.total
+        read.update(zip(new, all_of_it, strict=True))
+        said = []
+        for one, *both in zip(q.split(new), k.split(all_of_it), v.split(all_of_it), strict=True):
+            row = [x.transpose(0, 1)[None] for x in (one, *both)]
+            shape = one.shape[0], both[0].shape[0]
+            look = torch.ones(shape, dtype=torch.bool).tril(shape[1] - shape[0])  # ends together
+            said.append(
+                torch.nn.functional.scaled_dot_product_attention(
+                    *row, attn_mask=look, scale=scale, enable_gqa=True
+                )[0].transpose(0, 1)
+            )
+        return torch.cat(said)
 
-    monkeypatch.setattr(RaggedFlash, "fits", lambda self, case: case.packed and case.full)
-    monkeypatch.setattr(RaggedFlash, "__call__", by_rows)
-    model = writer(kind)
-    check_alone(model, [*mixed(model), *mixed(model)], small(kind))
-    assert max(read) > 1
+    with pytest.MonkeyPatch.context() as patcher:
+        patcher.setattr(RaggedFlash, "fits", lambda self, case: case.packed and case.full)
+        patcher.setattr(RaggedFlash, "resumes", lambda self, case: True)
+        patcher.setattr(RaggedFlash, "__call__", by_rows)
+        model = writer(kind)
+        check_alone(model, [*mixed(model), *mixed(model)], small(kind))
+    assert any(new == every > 1 for new, every in read), "prompts that begin"
+    assert any(1 < new < every for new, every in read), "the rest of prompts"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@torch.inference_mode()
+def test_on_a_gpu_prompts_in_pieces_are_read_as_in_one() -> None:
+    model = deepcopy(writer("rotary")).to("cuda", torch.bfloat16)
+    case = Case("fast", model.device, torch.bfloat16, 64, packed=True)
+    assert RaggedFlash().resumes(case)
+    draw = torch.Generator().manual_seed(0)
+    vocab = model.config.decoder.source.vocab
+    ids = [torch.randint(vocab, (n,), generator=draw).tolist() for n in (40, 7)]
+    pages, found = [list(range(1, 11)), [11, 12]], []
+    for cuts in ([40, 7], [13, 5]):
+        reader = Reader(model, pages=20, size=4)
+        begin = [Line(x[:n], 0, p) for x, n, p in zip(ids, cuts, pages, strict=True)]
+        logits = reader.read(begin)
+        rest = [Line(x[n:], n, p) for x, n, p in zip(ids, cuts, pages, strict=True) if n < len(x)]
+        found.append(reader.read(rest) if rest else logits)
+    torch.testing.assert_close(*found, rtol=0.05, atol=0.05 * float(found[0].abs().max()))
 
 
 def test_an_engine_that_nobody_has_gives_its_memory_back_at_once(monkeypatch) -> None:

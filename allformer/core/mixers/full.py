@@ -25,7 +25,7 @@ from allformer.core.mixers.mixer import Mixer, Scene
 from allformer.core.places import mask_of
 from allformer.core.registry import implements
 from allformer.core.relatives.relative import Extra, Relation
-from allformer.core.resumed import Begun, Resumed
+from allformer.core.resumed import Resumed
 from allformer.core.states import Paths, State
 from allformer.core.states.pages import Pages
 from allformer.core.taps import listening_exactly, tap
@@ -78,18 +78,19 @@ class Full(Mixer):
 
     def _resumed(self, scene: Scene, query: Resumed, case: Case) -> Plan:
         """Rows that go on from places of their own, on grids; by one token each, keys in pages are
-        read where they lie, and rows that begin are read end to end. What is looked at across is a
-        grid already."""
+        read where they lie; by more, rows lie end to end where flash attention serves. What is
+        looked at across is a grid already."""
         state = scene.state
-        if isinstance(query, Begun) and isinstance(state, Pages) and scene.causal:
-            flash = RaggedFlash()
-            if flash.fits(case._replace(packed=True)) and not listening_exactly():
-                return Plan(flash, None, None, query, query, True)
         each = query.keep.shape[1] == 1 and not scene.relation.adds and self.dilation == 1
         if isinstance(state, Pages) and each and paged_serves(case):
             frame, reach = state.frame, None if self.reach is None else self.reach[0]
             kernel = PagedKernel(frame.table, frame.lengths, frame.size, reach)
             return Plan(kernel, Look(), query=query)
+        whole = state.frame.whole if isinstance(state, Pages) and scene.causal else None
+        if whole is not None and not listening_exactly():
+            flash = RaggedFlash()
+            if flash.fits(case._replace(packed=True)) and (whole is query or flash.resumes(case)):
+                return Plan(flash, None, None, query, whole, True)
         return self._grids(scene, Plan(choose(case), query=query))
 
     def _windowed(self, case: Case, scene: Scene) -> Case:

@@ -7,7 +7,8 @@
 Each row has its own length and its own pages (`Pool` says which), and rows that begin alike have
 pages together. An encoder's keys and values lie in pages of the same store.
 
-Legend: R rows, P pages of a row, T new tokens, S keys, G key/value heads, D head size.
+Legend: R rows, P pages of a row, T new tokens, N of all rows, S keys, M of all rows, G key/value
+heads, D head size.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from allformer.core.layout import Grid
 from allformer.core.places import Places
-from allformer.core.resumed import Begun, Resumed
+from allformer.core.resumed import Resumed
 from allformer.core.states.state import Cache, LayerState, State
 
 
@@ -30,19 +31,27 @@ class Frame:
         self.lengths = torch.zeros(0, dtype=torch.long)  # R, the new tokens too
         self.query = self.table  # R T: the places of the new tokens
         self.slots = self.lengths  # R·T: where they are written; padding in page 0
-        self.ragged = self.lengths  # N: the same of rows that begin, which lie end to end
+        self.written = self.lengths  # N: the same of new tokens that lie end to end
+        self.whole: Resumed | None = None  # rows from their first token on, where somebody said so
+        self.read: Tensor | None = None  # where all of these lie, M; None: the new ones are all
         self.sources: tuple[Tensor, Tensor] | None = None  # R P and R, of the encoder's
 
-    def turn_to(self, table: Tensor, layout: Resumed) -> None:
-        """The rows of the next call."""
+    def turn_to(self, table: Tensor, layout: Resumed, whole: Resumed | None = None) -> None:
+        """The rows of the next call; `whole`: with what was read of them before."""
         query = layout.to_grid(layout.numbers)  # R T
-        page = table.gather(1, query // self.size)
-        slots = page * self.size + query % self.size
+        slots = self._slots(table, query)
         self.table, self.query = table, query
         self.slots = slots.masked_fill(~layout.keep, 0).flatten()
-        if isinstance(layout, Begun):
-            self.ragged = layout.lay(slots)
         self.lengths = query.amax(1) + 1
+        self.whole, self.read = whole, None
+        if whole is not None:
+            self.written = layout.lay(slots)
+            if whole is not layout:
+                self.read = whole.lay(self._slots(table, whole.to_grid(whole.numbers)))
+
+    def _slots(self, table: Tensor, places: Tensor) -> Tensor:
+        """Where these places of each row lie, R T."""
+        return table.gather(1, places // self.size) * self.size + places % self.size
 
 
 class Pages(State):
@@ -63,11 +72,12 @@ class Pages(State):
         return Places(frame.query, key)
 
     def update(self, k: Tensor, v: Tensor, places: Places | None) -> tuple[Tensor, Tensor]:
-        """Without `places`, the whole stores: the kernel finds its way about them. Rows that begin,
-        N G D, are all that they look at."""
+        """Without `places`, the whole stores: the kernel finds its way about them. Of rows that lie
+        end to end, N G D, so do the keys that they look at, M G D."""
         if k.ndim == 3:
-            self.write(self.frame.ragged, k, v)
-            return k, v
+            keys, values = self.write(self.frame.written, k, v)
+            read = self.frame.read
+            return (k, v) if read is None else (keys[read], values[read])
         keys, values = self.write(self.frame.slots, *(x.transpose(1, 2) for x in (k, v)))
         if places is None:
             return keys, values
@@ -130,6 +140,7 @@ class PagedCache(Cache):
     def advance(self, width: int) -> None:
         """Rows have lengths of their own, which the layout tells."""
 
-    def turn_to(self, table: Tensor, layout: Resumed) -> None:
-        """The rows of the next call: `table` (R P) has their pages, 0 behind the last."""
-        self.frame.turn_to(table, layout)
+    def turn_to(self, table: Tensor, layout: Resumed, whole: Resumed | None = None) -> None:
+        """The rows of the next call: `table` (R P) has their pages, 0 behind the last. `whole` is
+        their layout from the first token on, for kernels that take rows end to end."""
+        self.frame.turn_to(table, layout, whole)
