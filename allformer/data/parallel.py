@@ -26,7 +26,7 @@ Warn = Callable[[str], object]
 SPLITS = {
     "train": ("train",),
     "validation": ("val", "valid", "validation", "dev"),
-    "test": ("test",),
+    "test": ("test", "test_2016_flickr"),  # as it lies in Multi30k's repository
 }
 
 

@@ -54,7 +54,7 @@ def public_corpus(
 
 def _multi30k(folder: Path, source: str, target: str, progress: bool) -> None:
     base = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
-    for split in ("train", "val"):
+    for split in ("train", "val", "test_2016_flickr"):
         for language in (source, target):
             file = f"{split}.{language}.gz"
             fetch(base + file, _MULTI30K[file], cache=folder, progress=progress)
@@ -98,6 +98,9 @@ _MULTI30K = {
     "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
     "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
     "val.fr.gz": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "test_2016_flickr.fr.gz": "6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90",
 }
 
 PUBLIC = {

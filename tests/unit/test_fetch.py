@@ -221,6 +221,7 @@ def test_multi30k_fetches_the_files_of_the_two_languages(
     public.public_corpus("multi30k", "fr", "en", tmp_path, progress=False)
     assert [url.rsplit("/", 1)[1] for url, _ in asked] == [
         "train.fr.gz", "train.en.gz", "val.fr.gz", "val.en.gz",
+        "test_2016_flickr.fr.gz", "test_2016_flickr.en.gz",
     ]  # fmt: skip
     assert all(len(sha256) == 64 for _, sha256 in asked)
 
