@@ -9,8 +9,8 @@ of `rate` a second (0: all at once). Both sides serve the same requests by the s
 and with the same weights (random: no token ends a text). The static side takes those that have
 come, at most `batch`, waits until the longest of them is done (`generate` with `limits`), and takes
 the next. Tokens a second are those asked for over the time from the first arrival to the last
-answer. Each side has a run before that is not timed (of `warm` requests, else all): it compiles
-and captures. Prompts have other ids in each run, so that no run finds what another has computed.
+answer. The engine is warmed up, and each side has a run before that is not timed (of `warm`
+requests, else all): it compiles and captures. Prompts have other ids in each run, so that no run finds what another has computed.
 """
 
 from __future__ import annotations
@@ -196,9 +196,12 @@ def main() -> None:
 
     if args.only in (None, "engine"):
         engine = Engine(model, memory=int(args.memory * 1e9), rows=args.rows, chunk=args.chunk)
+        begin = time.perf_counter()
+        engine.warm_up()
+        warm = time.perf_counter() - begin
         measured("engine", by_engine(engine))
         facts = {"preempted": engine.preempted, "tokens reused": engine.reused}
-        facts["graphs refused"] = _refused(engine)
+        facts["graphs refused"], facts["warm-up, s"] = _refused(engine), round(warm, 1)
         del engine  # each side has the memory for itself
         gc.collect()
         if gpu:

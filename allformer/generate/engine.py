@@ -114,6 +114,16 @@ class Engine:
             reply.cancelled = True
             self._end(reply)
 
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Do now what the first steps of each size would do while requests wait: on a GPU compile
+        kernels, and capture the graphs. Before the first request, or between two steps."""
+        self._enter("warm_up")
+        try:
+            self.reader.warm_up(self.rows, self.chunk)
+        finally:
+            self._busy = False
+
     @property
     def idle(self) -> bool:
         """Whether nobody waits or runs."""
@@ -144,12 +154,7 @@ class Engine:
 
         One that is broken off (Ctrl-C, no memory) loses no request: they are read again.
         """
-        if self._busy:
-            raise ConfigError(
-                "Engine.step() was called inside a step, by a processor or from another thread; "
-                "let one thread call it, and read replies between steps"
-            )
-        self._busy = True
+        self._enter("step")
         try:
             self._seat_waiting()
             # Both are on their way before anything is waited for: while a GPU goes on with texts,
@@ -163,6 +168,15 @@ class Engine:
             raise
         finally:
             self._busy = False
+
+    def _enter(self, name: str) -> None:
+        """One at a time."""
+        if self._busy:
+            raise ConfigError(
+                f"Engine.{name}() was called inside a step, by a processor or from another thread; "
+                f"let one thread call it, and read replies between steps"
+            )
+        self._busy = True
 
     def _prompts(self) -> list[tuple[Reply, int]]:
         """Who has more than one token to read, oldest first, and how many of them now."""

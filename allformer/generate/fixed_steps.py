@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from allformer.core.resumed import Resumed, resume_each
-from allformer.generate.graph import Graph, loosely
+from allformer.generate.graph import WARM, Graph, loosely
 from allformer.generate.line import Line
 
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
@@ -65,6 +65,14 @@ class FixedSteps:
         graphs = self.capture and self.refused is None
         logits = self._graphs[shape]() if graphs else self._run(frame)
         return logits[: len(lines)]
+
+    def warm_up(self, rows: int) -> None:
+        """Have every size up to so many `rows` captured: lines that are nobody's are read."""
+        nobody = Line([0], 0, [0], [0] if self.across else (), int(self.across))
+        sizes = [size for size in SIZES if size < rows]
+        for size in (*sizes, rows):
+            for _ in range(WARM + 1):
+                self.read([nobody] * size)
 
     def _shape(self, lines: Sequence[Line]) -> Shape:
         rows = next((size for size in SIZES if size >= len(lines)), _power(len(lines)))

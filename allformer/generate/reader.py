@@ -73,6 +73,18 @@ class Reader:
             return self.read(lines)
         return self.steps.read(lines)
 
+    def warm_up(self, rows: int, chunk: int) -> None:
+        """Compile and capture for up to so many rows, and for prompts; into page 0, nobody's."""
+        if self.steps is None:
+            return
+        self.steps.warm_up(rows)
+        if isinstance(self.model, EncoderDecoderModel):  # whose prompts are most often one token
+            return
+        longest = chunk if self.longest is None else min(chunk, self.longest)
+        nowhere = [0] * -(-longest // self.size)
+        for past, end in ((0, longest), (0, max(1, longest - 1)), (longest // 2, longest)):
+            self.read([Line([0] * (end - past), past, nowhere)])
+
     def read(self, lines: Sequence[Line]) -> Tensor:
         """The logits behind the last token of each line, R V, in at least fp32."""
         device = self.model.device

@@ -84,6 +84,29 @@ def test_steps_that_are_replayed_say_the_same(kind: str, monkeypatch: pytest.Mon
     assert steps.refused is None
 
 
+@pytest.mark.parametrize("kind", [PLAIN, "seq2seq paper"])
+def test_an_engine_that_is_warm_captures_nothing_more(kind: str, monkeypatch) -> None:
+    recorded = pytest.importorskip("tests.recorded", reason="nothing here records operations")
+    monkeypatch.setitem(graph.CAPTURES, "cpu", recorded.Recorded)
+    model, engine = writer(kind), small(kind, pages=100, rows=6)
+    across = kind.startswith("seq2seq")
+    engine.reader.steps = FixedSteps(engine.reader.call, model.device, across, capture=True)
+    free = engine.free
+    engine.warm_up()
+    made = recorded.Recorded.made
+    assert engine.free == free
+    assert {shape.rows for shape in engine.reader.steps._graphs} == {1, 2, 4, 8}
+    assert all(each.captured is not None for each in engine.reader.steps._graphs.values())
+    check_alone(model, [*mixed(model), *mixed(model)], engine)
+    assert recorded.Recorded.made == made
+
+
+def test_where_nothing_is_captured_there_is_nothing_to_warm_up() -> None:
+    engine = small()
+    engine.warm_up()
+    check_alone(engine.model, mixed(engine.model), engine)
+
+
 @pytest.mark.parametrize("kind", [PLAIN, "rotary", "one key head", "decoder window"])
 def test_prompts_are_read_end_to_end(kind: str) -> None:
     check_end_to_end(kind)
