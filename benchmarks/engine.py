@@ -10,7 +10,8 @@ and with the same weights (random: no token ends a text). The static side takes 
 come, at most `batch`, waits until the longest of them is done (`generate` with `limits`), and takes
 the next. Tokens a second are those asked for over the time from the first arrival to the last
 answer. The engine is warmed up, and each side has a run before that is not timed (of `warm`
-requests, else all): it compiles and captures. Prompts have other ids in each run, so that no run finds what another has computed.
+requests, else all): it compiles and captures. Prompts have other ids in each run, so that no run
+finds what another has computed.
 """
 
 from __future__ import annotations
