@@ -6,10 +6,12 @@
 Rows: a translator (Marian's form, d512, 6+6 layers, V 32,000; sources of 20 tokens, exactly 24 new
 ones) for 1 and 32 sources, greedy and with 4 beams; GPT-2's 124M (a prompt of 32, 64 new ones).
 Weights are drawn. Each side writes all of it in turn, `rounds` times; medians are compared, since a
-CPU is noisy. "busy" counts what the processors worked, which says more than the clock where others
-compute as well. "as ours": how many rows of tokens are those of our fp32, and how many of all
-tokens up to the first that differs. "read": the weights that the decoder must read for its tokens,
-over the time, as part of what this machine reads in order in the same run.
+CPU is noisy. Each side has a process of its own: two libraries in one may share an OpenMP, which no
+longer waits awake between two products once it has more threads than there are cores. "busy" counts
+what the processors worked, which says more than the clock where others compute as well. "as ours":
+how many rows of tokens are those of our fp32, and how many of all tokens up to the first that
+differs. "read": the weights that the decoder must read for its tokens, over the time, as part of
+what this machine reads in order in the same run.
 
 CTranslate2 is left out where it is not installed (pip install ctranslate2).
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
@@ -34,7 +37,7 @@ import allformer as af
 VOCAB, SOURCE, NEW = 32_000, 20, 24
 PROMPT, STORY = 32, 64
 END, START = 0, 1
-# Seconds before a turn: threads of the side before wait awake for work (Intel OpenMP: 0.2 s).
+# Seconds before a turn: threads of the side before wait awake for work (Intel's OpenMP: 0.2 s).
 REST = 0.4
 Side = Callable[[], list[list[int]]]  # rows of new tokens
 
@@ -155,40 +158,65 @@ def write_ctranslate(peer: Any, name: str, folder: Path) -> Path:
     return made
 
 
-def sides_of(case: Case, models: dict[str, Any], wanted: list[str], threads: int) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for name in wanted:
-        who, _, kind = name.partition(" ")
-        if who == "ctranslate2":
-            if who in models:
-                made[name] = ctranslate(models[who], case, kind or "float32", threads)
-        else:
-            made[name] = pytorch(models[name], case, {"dtype": torch.int8} if kind else {})
-    return made
-
-
-def open_models(name: str, layers: int | None, folder: Path) -> dict[str, Any]:
+def open_models(name: str, layers: int | None, folder: Path) -> dict[str, Path]:
+    """The directories of ours, and of CTranslate2 where it is installed."""
     peer = peer_of(name, layers)
-    models: dict[str, Any] = {"transformers": peer}
     peer.save_pretrained(folder / name)
-    models["allformer"] = models["allformer int8"] = af.load(folder / name)
+    found = {"allformer": folder / name, "transformers": folder / name}
     if importlib.util.find_spec("ctranslate2") is not None:
-        models["ctranslate2"] = write_ctranslate(peer, name, folder)
-    return models
+        found["ctranslate2"] = write_ctranslate(peer, name, folder)
+    return found
 
 
-def measure(sides: dict[str, Side], rounds: int) -> dict[str, dict[str, Any]]:
-    """In turn; the first round warms up, and says what each side writes."""
-    seen: dict[str, dict[str, Any]] = {}
-    for name, side in sides.items():
-        seen[name] = {"said": side(), "wall": [], "busy": []}
+class Job(NamedTuple):
+    """What a side's process is told."""
+
+    side: str
+    case: Case
+    folder: Path
+    threads: int
+    layers: int | None
+
+
+def side_of(job: Job) -> Side:
+    who, _, kind = job.side.partition(" ")
+    if who == "ctranslate2":
+        return ctranslate(job.folder, job.case, kind or "float32", job.threads)
+    model = af.load(job.folder) if who == "allformer" else peer_of(job.case.model, job.layers)
+    return pytorch(model, job.case, {"dtype": torch.int8} if kind else {})
+
+
+def serve(job: Job, line: Any) -> None:
+    """In a process of its own: say what the side writes, then its times as often as asked."""
+    torch.set_num_threads(job.threads)
+    side = side_of(job)
+    line.send(side())
+    while line.recv():
+        begin, before = time.perf_counter(), time.process_time()
+        side()
+        line.send((time.perf_counter() - begin, time.process_time() - before))
+
+
+def measure(jobs: list[Job], rounds: int) -> dict[str, dict[str, Any]]:
+    """In turn; what each side writes when it warms up, and its times."""
+    context = multiprocessing.get_context("spawn")
+    lines, workers, seen = {}, [], {}
+    for job in jobs:
+        lines[job.side], theirs = context.Pipe()
+        workers.append(context.Process(target=serve, args=(job, theirs), daemon=True))
+        workers[-1].start()
+        theirs.close()
+        seen[job.side] = {"said": lines[job.side].recv(), "wall": [], "busy": []}
     for _ in range(rounds):
-        for name, side in sides.items():
+        for name, line in lines.items():
             time.sleep(REST)
-            begin, before = time.perf_counter(), time.process_time()
-            side()
-            seen[name]["wall"].append(time.perf_counter() - begin)
-            seen[name]["busy"].append(time.process_time() - before)
+            line.send(True)
+            wall, busy = line.recv()
+            seen[name]["wall"].append(wall)
+            seen[name]["busy"].append(busy)
+    for line, worker in zip(lines.values(), workers, strict=True):
+        line.send(False)
+        worker.join()
     return seen
 
 
@@ -250,14 +278,19 @@ def main() -> None:
     wanted, rows, limits = args.sides.split(","), [], {}
     with tempfile.TemporaryDirectory() as spare:
         for model in dict.fromkeys(CASES[name].model for name in args.only.split(",")):
-            models = open_models(model, args.layers, Path(spare))
-            size = weight_bytes(models["allformer"])
+            folders = open_models(model, args.layers, Path(spare))
+            size = weight_bytes(af.load(folders["allformer"]))
             for name in args.only.split(","):
                 case = CASES[name]
                 if case.model != model:
                     continue
-                sides = sides_of(case, models, wanted, args.threads)
-                seen = measure(sides, args.rounds)
+                where = {side: folders.get(side.partition(" ")[0]) for side in wanted}
+                jobs = [
+                    Job(side, case, folder, args.threads, args.layers)
+                    for side, folder in where.items()
+                    if folder is not None
+                ]
+                seen = measure(jobs, args.rounds)
                 limits[name] = speed = read_limit(size)
                 least = size * options_of(case)["max_new_tokens"] / speed
                 rows += rows_of(name, seen, least)
