@@ -68,7 +68,7 @@ class Heard:
         return scores
 
 
-def check_alone(model: Any, asked: list[Ask], engine: Engine) -> None:
+def check_alone(model: Any, asked: list[Ask], engine: Engine, **within: float) -> None:
     """All at once: the tokens of each are those of `generate`, and so are the scores."""
     heard = [Heard() for _ in asked]
     replies = [x.put(engine, processors=[ear]) for x, ear in zip(asked, heard, strict=True)]
@@ -77,7 +77,7 @@ def check_alone(model: Any, asked: list[Ask], engine: Engine) -> None:
         hers = Heard()
         assert torch.equal(reply.result(), x.alone(model, processors=[hers]))
         assert len(ear.scores) == len(hers.scores)
-        torch.testing.assert_close(torch.cat(ear.scores), torch.cat(hers.scores))
+        torch.testing.assert_close(torch.cat(ear.scores), torch.cat(hers.scores), **within)
     check_empty(engine)
 
 

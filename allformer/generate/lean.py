@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from allformer.config import BucketBias
 from allformer.core.int8 import has_int8, to_int8
 from allformer.core.lean import LeanCache, LeanDecoder
 from allformer.core.lean.native import few_for
@@ -133,6 +134,17 @@ def lean_stepper(
 
 
 FASTER.append(lean_stepper)
+
+
+def lean_rows(
+    model: EncoderDecoderModel | DecoderOnlyModel, dtype: torch.dtype | None
+) -> LeanDecoder | None:
+    """For an engine, whose rows have nothing in common: `lean_rows(model, None)`. None: the model
+    itself runs; a bias for every pair of places is one for every row there."""
+    served = plain_model(model) and (dtype is None or dtype in KINDS)
+    if not served or isinstance(model.config.decoder.relative, BucketBias):
+        return None
+    return hold(model, dtype or next(model.parameters()).dtype).lean
 
 
 def hold(model: EncoderDecoderModel | DecoderOnlyModel, dtype: torch.dtype) -> Held:

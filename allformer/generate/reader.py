@@ -21,6 +21,8 @@ from allformer.core.inputs import Side
 from allformer.core.kernels.kernel import Case
 from allformer.core.kernels.paged import paged_serves
 from allformer.core.layout import Grid
+from allformer.core.lean import LeanDecoder
+from allformer.core.lean.pages import Tokens
 from allformer.core.mixers.full import Full
 from allformer.core.mixers.window import Window
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
@@ -33,6 +35,7 @@ from allformer.core.taps import listening
 from allformer.errors import ConfigError
 from allformer.generate.fixed_steps import FixedSteps
 from allformer.generate.graph import loosely
+from allformer.generate.lean import lean_rows
 from allformer.generate.line import Line
 from allformer.generate.stepper import stepper_for
 
@@ -54,6 +57,7 @@ class Reader:
         if self._captures():
             across = isinstance(model, EncoderDecoderModel)
             self.steps = FixedSteps(loosely(self.call), model.device, across, capture=True)
+        self.lean = lean_rows(model, dtype)
 
     def _captures(self) -> bool:
         """Whether steps by one token are worth a graph: a kernel reads the pages where they lie, so
@@ -87,6 +91,8 @@ class Reader:
 
     def read(self, lines: Sequence[Line]) -> Tensor:
         """The logits behind the last token of each line, R V, in at least fp32."""
+        if self.lean is not None and not (listening() or torch.is_grad_enabled()):
+            return self._lean(self.lean, lines)
         device = self.model.device
         past, new = [x.past for x in lines], [len(x.ids) for x in lines]
         layout = whole = resume(past, new, device)
@@ -100,6 +106,23 @@ class Reader:
             sources = table_of([x.sources for x in lines]).to(device), lengths
         table = table_of([x.pages for x in lines]).to(device)
         return self.call(ids, layout, table, sources, whole)
+
+    def _lean(self, lean: LeanDecoder, lines: Sequence[Line]) -> Tensor:
+        """The same on a CPU, where a token is a row of its own."""
+        counts = [len(x.ids) for x in lines]
+        count = torch.tensor(counts)
+        row = torch.arange(len(lines)).repeat_interleave(count)  # of each token
+        numbers = torch.tensor([i for x in lines for i in range(x.past, x.past + len(x.ids))])
+        table = table_of([x.pages for x in lines])[row]
+        page = table.gather(1, (numbers // self.size)[:, None])[:, 0]
+        tokens = Tokens(page * self.size + numbers % self.size, table, numbers + 1, counts)
+        if isinstance(self.model, EncoderDecoderModel):
+            lengths = torch.tensor([x.source for x in lines])
+            sources = table_of([x.sources for x in lines])
+            tokens = tokens._replace(across=(sources[row], lengths[row]))
+        ids = torch.tensor([i for line in lines for i in line.ids])
+        hidden = lean.rows(ids, numbers, tokens, self.cache)
+        return widen(lean.logits(hidden[count.cumsum(0) - 1]))
 
     def call(
         self,

@@ -134,7 +134,7 @@ def test_pages_are_gathered_without_what_others_left_there() -> None:
 def check_gathered() -> None:
     lengths = torch.tensor([1, 9, 4], device=DEVICE)
     store, table, slots = stored(lengths, 2, 3, 4, torch.float32)
-    seen = store._gather(store._keys, table, lengths)  # R G S D
+    seen = store.gather(store._keys, table, lengths)  # R G S D
     for row, length in enumerate(lengths.tolist()):
         hers = store._keys[slots[row, :length]].transpose(0, 1)
         assert torch.equal(seen[row, :, :length], hers)
@@ -167,7 +167,7 @@ def by_hand(q: Tensor, store: Pages, table: Tensor, lengths: Tensor, reach: int 
     """Gather, mask, softmax, in fp64."""
     _rows, heads, _size = q.shape
     k, v = (
-        store._gather(x, table, lengths).double().repeat_interleave(heads // store.shape[0], 1)
+        store.gather(x, table, lengths).double().repeat_interleave(heads // store.shape[0], 1)
         for x in (store._keys, store._values)
         if x is not None
     )

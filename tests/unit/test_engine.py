@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from allformer.config import DynamicScaling, Rotary
+from allformer.config import Attention, DynamicScaling, LMHead, Rotary
 from allformer.core.kernels.kernel import Case
 from allformer.core.kernels.ragged import RaggedFlash
+from allformer.core.lean import native
+from allformer.core.lean.native import find_few
+from allformer.core.taps import listen
 from allformer.errors import ConfigError, GenerationError, LengthError
 from allformer.generate import engine as engine_room
 from allformer.generate import graph
@@ -26,7 +29,7 @@ from allformer.generate.fixed_steps import FixedSteps
 from allformer.generate.line import Line
 from allformer.generate.reader import Reader
 from tests.engines import Ask, Heard, ask, check_alone, check_empty, writer
-from tests.models import SPREAD, loud
+from tests.models import MODERN, SPREAD, decoder_only, loud, seq2seq
 
 KINDS = ["decoder paper", "decoder modern", "decoder window", "rotary", "one key head",
          "seq2seq paper", "seq2seq modern", "seq2seq buckets", "two vocabularies"]  # fmt: skip
@@ -48,14 +51,52 @@ def mixed(model: Any) -> list[Ask]:
 # --- what comes out -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_says_what_it_says_alone(kind: str) -> None:
-    check_mixed(kind)
+def test_each_says_what_it_says_alone(kind: str, lean: bool) -> None:
+    check_mixed(kind, lean)
 
 
-def check_mixed(kind: str = PLAIN) -> None:
-    model = writer(kind)
-    check_alone(model, mixed(model), small(kind))
+def check_mixed(kind: str = PLAIN, lean: bool = False) -> None:
+    """By the decoder as it runs on a CPU (`core/lean`), or by the model itself."""
+    model, engine = writer(kind), small(kind, chunk=20 if lean else 6)
+    if not lean:
+        engine.reader.lean = None
+    elif engine.reader.lean is None:
+        pytest.skip("this one does not run lean")
+    more = [ask(model, 37, 6)] if lean else []  # whose later pieces are read together too
+    check_alone(model, [*more, *mixed(model)], engine)
+
+
+@pytest.mark.skipif(find_few() is None, reason="there is no compiler here")
+@pytest.mark.parametrize("kind", ["decoder", "seq2seq"])
+def test_compiled_kernels_say_the_same(kind: str) -> None:
+    check_compiled(kind)
+
+
+def check_compiled(kind: str = "decoder") -> None:
+    """Pages are read where they lie, and prompts in pieces that are longer than a few tokens."""
+    block = replace(MODERN, attention=Attention(4, kv_heads=2, head_dim=16))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "LARGE", 0)
+        if kind == "decoder":
+            tree: Any = decoder_only(block, dim=64, position=None, relative=Rotary())
+        else:
+            tree = seq2seq(replace(block, norm_at="post"), dim=64)
+        model = loud(replace(tree, head=LMHead(tied=False)), 1).float()
+        engine = Engine(model, pages=60, page=4, chunk=20)
+        lean: Any = engine.reader.lean
+        assert all(layer.few is not None for layer in lean.layers)
+        long = [ask(model, 33, 2), ask(model, 21, 3), ask(model, 9, 4)]
+        check_alone(model, [*mixed(model), *long], engine, rtol=1e-4, atol=1e-3)
+
+
+def test_who_listens_is_shown_the_model_itself() -> None:
+    engine, heard = small(), []
+    engine.add([5, 6, 7], max_new_tokens=2).result()
+    with listen(lambda name, x: heard.append(name)):
+        engine.add([5, 6, 7], max_new_tokens=2).result()
+    assert "decoder.0.attention.weights" in heard
 
 
 @pytest.mark.parametrize("kind", [PLAIN, "rotary", "seq2seq paper"])
@@ -139,8 +180,9 @@ def check_end_to_end(kind: str = PLAIN) -> None:
         patcher.setattr(RaggedFlash, "fits", lambda self, case: case.packed and case.full)
         patcher.setattr(RaggedFlash, "resumes", lambda self, case: True)
         patcher.setattr(RaggedFlash, "__call__", by_rows)
-        model = writer(kind)
-        check_alone(model, [*mixed(model), *mixed(model)], small(kind))
+        model, engine = writer(kind), small(kind)
+        engine.reader.lean = None
+        check_alone(model, [*mixed(model), *mixed(model)], engine)
     assert any(new == every > 1 for new, every in read), "prompts that begin"
     assert any(1 < new < every for new, every in read), "the rest of prompts"
 

@@ -422,6 +422,23 @@ def test_compiled_attention_is_the_formula(columns: int, groups: int, size: int)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@few
+@pytest.mark.parametrize("size", [16, 64, 80])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_compiled_attention_in_pages_is_the_formula(groups: int, size: int) -> None:
+    draw = torch.Generator().manual_seed(size)
+    heads, page, lengths = Heads(6, groups, size, 1.2 / size**0.5), 5, torch.tensor([1, 37, 16, 5])
+    q = torch.randn(4, 10, size, generator=draw)[:, :6] * 5  # rows lie apart
+    keys, values = (torch.randn(13 * page, groups, size, generator=draw) for _ in range(2))
+    table = torch.stack([torch.randperm(13, generator=draw)[:8] for _ in range(4)])
+    found = compiled().pages(q, keys, values, table, lengths, page, heads)
+    for row, length in enumerate(lengths.tolist()):
+        slots = (table[row][:, None] * page + torch.arange(page)).flatten()[:length]
+        seen = (x[slots].transpose(0, 1)[None] for x in (keys, values))
+        wanted = attend(q[row][None, None], *seen, None, heads)
+        torch.testing.assert_close(found[row], wanted[0, 0], rtol=1e-4, atol=1e-5)
+
+
 def check_compiled_decoder() -> None:
     """All that is compiled, in a decoder whose sizes it takes."""
     block = replace(MODERN, attention=Attention(4, kv_heads=2, head_dim=16))

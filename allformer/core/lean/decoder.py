@@ -14,11 +14,13 @@ from allformer.core.int8 import evened
 from allformer.core.lean.cache import LeanCache
 from allformer.core.lean.layer import Layer, Look, lean_norm
 from allformer.core.lean.native import Heads
+from allformer.core.lean.pages import Tokens
 from allformer.core.lean.places import Biases, Turns, Vectors
 from allformer.core.lean.products import MOST, Eight, Words, make_product
 from allformer.core.lean.served import plain_model
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
 from allformer.core.precision import cast
+from allformer.core.states.pages import PagedCache
 from allformer.core.taps import listening
 
 
@@ -93,6 +95,18 @@ class LeanDecoder:
         cache.advance(new)
         x = x if self.final is None else self.final(x)
         return x.view(rows, new, -1)
+
+    def rows(self, ids: Tensor, numbers: Tensor, tokens: Tokens, cache: PagedCache) -> Tensor:
+        """The states of tokens that stand at `numbers` of rows of their own, N → N dim."""
+        assert self.biases is None, "a bias for every pair of places"
+        end, at = int(numbers.max()), numbers[:, None]
+        x = self._embed(ids[:, None], end, 1, at)  # N 1 dim
+        turns = None if self.turns is None else self.turns.at(end, 1, at)
+        look = Look(turns=turns, tokens=tokens)
+        for layer, state in zip(self.layers, cache.layers, strict=True):
+            x = layer(x, state, look)
+        x = x if self.final is None else self.final(x)
+        return x[:, 0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary."""

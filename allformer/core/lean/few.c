@@ -330,6 +330,32 @@ void few_look(const float *q, const float *keys, const float *values, const floa
     }
 }
 
+/* R queries look at columns that lie in pages of `page` slots: row r sees the first lengths[r] of the
+   P pages table[r]. q: rows `step` apart, H heads of D; keys and values: slots G D; out R H·D. */
+void few_pages(const float *q, const float *keys, const float *values, const int64_t *table,
+               const int64_t *lengths, float *out, long R, long H, long G, long D, long P, long page,
+               long step, float scale, long threads) {
+    long J = H / G;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1)
+    for (long i = 0; i < R * G; i++) {
+        long r = i / G, first = i % G * D, n = lengths[r], wide = (n + LANES - 1) / LANES * LANES;
+        float s[wide];
+        int at[wide];
+        for (long c = 0; c < n; c++)
+            at[c] = (int)((table[r * P + c / page] * page + c % page) * G);
+        for (long c = n; c < wide; c++) at[c] = at[0];
+        for (long j = 0; j < J; j++) {
+            long head = (i % G * J + j) * D;
+            const float *asks = q + r * step + head, *k = keys + first, *v = values + first;
+            float *to = out + r * H * D + head;
+            if (D == 64)
+                look(asks, k, v, 0, at, to, s, 64, n, scale);
+            else
+                look(asks, k, v, 0, at, to, s, D, n, scale);
+        }
+    }
+}
+
 /* Keys and values of M new tokens of each source go into the columns from `past` on: k and v are
    A·M rows, `kstep` and `vstep` apart, G heads of D in each. */
 void few_keep(const float *k, const float *v, float *keys, float *values, long A, long M, long G,

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from allformer.core.lean.cache import Columns
 from allformer.core.lean.native import LANES, ROWS, Few, Heads, in_order
+from allformer.core.lean.pages import Tokens, look_across, look_back
 from allformer.core.lean.places import turn
 from allformer.core.lean.products import Product, onto
 from allformer.core.norm import LayerNorm
 from allformer.core.states import LayerState
+from allformer.core.states.pages import Pages
 
 Make = Callable[..., Product]
 
@@ -40,6 +42,7 @@ class Look(NamedTuple):
     causal: bool = False
     turns: tuple[Tensor, ...] | None = None
     across: Tensor | None = None  # A·G 1 S
+    tokens: Tokens | None = None  # what each sees lies in pages
 
 
 class Layer:
@@ -89,6 +92,11 @@ class Layer:
             turned = turn(parts[:, :, : h + g], look.turns)
             (q, k), v = turned.split_with_sizes([h, g], 2), parts[:, :, h + g :]
         own = state.own
+        if isinstance(own, Pages):
+            assert look.tokens is not None
+            return look_back(look.tokens, own, self.few, q[:, 0], k[:, 0], v[:, 0], self.own)[
+                :, None
+            ]
         assert isinstance(own, Columns)
         if self.few is not None and not (look.causal or look.mask is not None):
             past, keys, values = own.room(k)
@@ -124,9 +132,12 @@ class Layer:
 
     def _across(self, x: Tensor, state: LayerState, look: Look) -> Tensor:
         """Cross-attention, A M dim → A M H·D."""
-        assert state.cross is not None, "memory is given with the first tokens"
         assert self.cross is not None
         q = self.query(x).view(*x.shape[:2], *self.cross[0:3:2])  # A M H D
+        if isinstance(state.own, Pages):
+            assert look.tokens is not None
+            return look_across(look.tokens, state.own, self.few, q[:, 0], self.cross)[:, None]
+        assert state.cross is not None, "memory is given with the first tokens"
         if self.few is not None and x.shape[1] <= ROWS:
             keys, values = (in_order(part) for part in state.cross)
             return self.few.look(q, keys, values, look.across, self.cross)

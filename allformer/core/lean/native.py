@@ -53,6 +53,9 @@ class Few:
         self._keep.argtypes = [pointer] * 4 + [number] * 8
         self._tops = library.few_tops
         self._tops.argtypes = [pointer] * 4 + [number] * 3
+        self._pages = library.few_pages
+        self._pages.argtypes = [pointer] * 6 + [number] * 7 + [ctypes.c_float, number]
+        self._pages.restype = None
         self._look.restype = self._keep.restype = self._tops.restype = None
 
     def fp32(
@@ -115,6 +118,28 @@ class Few:
             q.data_ptr(), keys.data_ptr(), values.data_ptr(), _at(bias), out.data_ptr(),
             sources, new, h, heads.groups, size, keys.shape[2], _step(keys) // size, _step(q),
             bias is not None and bias.shape[1] == 1, heads.scale, torch.get_num_threads(),
+        )  # fmt: skip
+        return out
+
+    def pages(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        table: Tensor,
+        lengths: Tensor,
+        page: int,
+        heads: Heads,
+    ) -> Tensor:
+        """The same of queries N H D, rows of which may lie apart, at the first `lengths` (N) places
+        of the pages in `table` (N P) → N H·D. Keys and values are whole stores, slots G D."""
+        rows, h, size = q.shape
+        out = q.new_empty(rows, h * size)
+        table, lengths = table.contiguous(), lengths.contiguous()
+        self._pages(
+            q.data_ptr(), keys.data_ptr(), values.data_ptr(), table.data_ptr(), lengths.data_ptr(),
+            out.data_ptr(), rows, h, heads.groups, size, table.shape[1], page, q.stride(0),
+            heads.scale, torch.get_num_threads(),
         )  # fmt: skip
         return out
 
@@ -194,6 +219,17 @@ def _right(few: Few) -> bool:
     wanted = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, scale=0.5)
     if not torch.allclose(found, wanted.transpose(1, 2).flatten(2), atol=1e-4):
         return False
+    stores = (normal(draw, 6, 2, 16), normal(draw, 6, 2, 16))  # three pages of two
+    table, lengths = (
+        torch.tensor([[2, 0], [1, 0]], device="cpu"),
+        torch.tensor([3, 2], device="cpu"),
+    )
+    found = few.pages(q[0], *stores, table, lengths, 2, Heads(2, 2, 16, 0.5))
+    for row, slots in enumerate(([4, 5, 0], [2, 3])):
+        k, v = (x[slots].transpose(0, 1) for x in stores)
+        wanted = F.scaled_dot_product_attention(q[0, row, :, None], k, v, scale=0.5)
+        if not torch.allclose(found[row], wanted.flatten(), atol=1e-4):
+            return False
     x = normal(draw, 2, 3 * WIDE)
     tops, top, mass = few.tops(x)
     alike = torch.allclose(top + mass, x.logsumexp(1, keepdim=True), atol=1e-4)

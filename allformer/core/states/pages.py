@@ -82,7 +82,7 @@ class Pages(State):
         if places is None:
             return keys, values
         table, lengths = self.frame.table, self.frame.lengths
-        return self._gather(keys, table, lengths), self._gather(values, table, lengths)
+        return self.gather(keys, table, lengths), self.gather(values, table, lengths)
 
     def write(self, slots: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """k and v, R T …, into these slots; gives the stores."""
@@ -97,13 +97,18 @@ class Pages(State):
     def source(self) -> tuple[Tensor, Tensor]:
         """The encoder's keys and values of the rows of this call, R S G·D."""
         assert self.frame.sources is not None
-        assert self._keys is not None
-        assert self._values is not None
-        both = (self._gather(x, *self.frame.sources) for x in (self._keys, self._values))
+        both = (self.gather(x, *self.frame.sources) for x in self.stores)
         k, v = (x.transpose(1, 2).flatten(2) for x in both)
         return k, v
 
-    def _gather(self, store: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+    @property
+    def stores(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of all pages, slots G D, once something was written."""
+        assert self._keys is not None
+        assert self._values is not None
+        return self._keys, self._values
+
+    def gather(self, store: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
         """What the pages of each row hold, R G S D; zeros behind its end: what another has left
         there may not even be a number, and nothing times that is not nothing."""
         seen = store.view(self.pages + 1, -1).index_select(0, table.flatten())
