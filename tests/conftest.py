@@ -97,6 +97,27 @@ def _undrawn() -> Iterator[None]:
     metrics.draw_loss = draw
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _figures_as_declared() -> Iterator[None]:
+    """Whatever a test trains: what validation finds is what the objective has declared."""
+    loop = sys.modules.get("allformer.train.loop")
+    if loop is None:
+        yield
+        return
+
+    def checked(objective, model, *examples, **options):  # type: ignore[no-untyped-def]
+        found = validate(objective, model, *examples, **options)
+        if type(objective).__module__.startswith("allformer."):
+            declared = figures_of(objective, model)
+            assert sorted(found) == sorted(declared), f"{objective.name} declares {declared}"
+        return found
+
+    validate, figures_of = loop.validate, loop.figures_of
+    loop.validate = checked
+    yield
+    loop.validate = validate
+
+
 @pytest.fixture(autouse=True)
 def _same_random_state() -> None:
     random.seed(0)

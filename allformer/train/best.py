@@ -9,7 +9,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +62,16 @@ class Best:
         say(f"{path} is damaged ({said}); the last checkpoints count instead")
         return None
 
-    def check(self, figures: Mapping[str, float]) -> None:
-        """Refuse a figure that is not among those of a validation."""
+    def check(self, figures: Sequence[str], objective: str) -> None:
+        """Refuse a figure that is not among those that validation will have."""
         if self.figure not in figures:
-            hint = did_you_mean(self.figure, figures)
             raise ConfigError(
-                f"train.best={self.figure!r} is no figure of this objective; {hint}there is "
-                f"{', '.join(figures)}"
+                f"train.best={self.figure!r} is no figure of objective={objective!r}; "
+                f"{did_you_mean(self.figure, figures)}there is {', '.join(figures)}"
             )
 
     def see(self, model: Any, step: int, figures: Mapping[str, float]) -> bool:
         """Keep the weights if they are better than all before; whether they are."""
-        self.check(figures)
         value = figures[self.figure]
         if self.kept is not None and not self._better(value, self.kept["value"]):
             return False

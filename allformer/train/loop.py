@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.random import fork_rng
 
 from allformer.checkpoint.load import GENERATION, read_config_of
 from allformer.checkpoint.run import Run, is_beside, save_run
@@ -55,7 +54,7 @@ from allformer.train.threads import pick_threads, threads
 from allformer.train.tokenizing import expected, run_tokenizer, vocabulary_of
 from allformer.train.told import told_figures
 from allformer.train.tuned import beside, check_bits, check_methods, put_methods
-from allformer.train.validate import validate
+from allformer.train.validate import figures_of, validate
 from allformer.train.watch.boards import check_boards
 from allformer.train.watch.watch import Watch
 from allformer.train.weights import Begun, begin
@@ -207,6 +206,8 @@ class Job:
         self.step, self.place, self.seconds = 0, Place(), 0.0
         self.window = Window(objective.terms, self.stepper.scaler is not None)
         self.best = Best(run, recipe.train.best) if recipe.train.best else None
+        if self.best is not None:
+            self.best.check(figures_of(objective, self.model), objective.name)
         if resume:
             state = load_state(run, self.model, self.stepper, say)
             self.step, self.seconds = state["step"], state["seconds"]
@@ -309,8 +310,6 @@ class Job:
             with interrupts(patient=self.ranks.world > 1) as signals:
                 if not self.step and self.objective.compares:
                     progress.say(self._compare())
-                elif not self.step and self.best is not None:
-                    self._try_best(self.best)
                 self.objective.at(self.step + 1)
                 self.clock = Clock(self.seconds)
                 progress.start()
@@ -425,12 +424,6 @@ class Job:
                 batch_tokens=self.recipe.train.batch_tokens,
                 dtype=self.stepper.dtype,
             )
-
-    def _try_best(self, best: Best) -> None:
-        """Refuse a figure that validation will not have before the steps that would be lost."""
-        if best.figure != "nll":  # all have it: nothing to look for
-            with self.clock.paused(), fork_rng([self.device] if self.stepper.on_gpu else []):
-                best.check(self._look())
 
     def _validate(self, **extra: Any) -> dict[str, Any]:
         found = self._look()

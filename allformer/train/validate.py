@@ -10,6 +10,12 @@ from allformer.data.batches import token_batches
 from allformer.train.objectives.objective import Objective
 
 
+def figures_of(objective: Objective[Any, Any], model: Any) -> tuple[str, ...]:
+    """The names of all that `validate` will find, without looking."""
+    terms = objective.terms if len(objective.terms) > 1 else ()
+    return ("nll", *(f"nll_{name}" for name in terms), *objective.measured(model))
+
+
 @torch.no_grad()
 def validate(
     objective: Objective[Any, Any],

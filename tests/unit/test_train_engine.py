@@ -10,7 +10,7 @@ import torch
 from allformer.checkpoint.weights import read_tensors
 from allformer.errors import ConfigError
 from allformer.train.dry_run import dry_run
-from allformer.train.loop import Interrupted, train
+from allformer.train.loop import Interrupted, Job, train
 from allformer.train.metrics import read_metrics
 from allformer.train.recipe import make_recipe
 from tests.unit.test_train_loop import (  # noqa: F401  (fixtures)
@@ -64,13 +64,18 @@ def test_a_figure_that_there_is_not_is_refused_before_the_first_step(data, tmp_p
         train(toy_recipe(data, best="f1"), tmp_path / "run", device="cpu")
 
 
-def test_looking_for_the_best_figures_name_changes_no_number(data, tmp_path):  # noqa: F811
-    named, other = (
-        [row["loss"] for row in read_metrics(tmp_path / best) if "loss" in row]
-        for best in ("accuracy", "nll")
-        if train(toy_recipe(data, best=best), tmp_path / best, device="cpu")
-    )
-    assert named == other
+def test_a_figures_name_is_known_without_a_look_at_the_held_out_examples(
+    data,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    looks: list[int] = []
+    look = Job._look
+    monkeypatch.setattr(Job, "_look", lambda job: looks.append(job.step) or look(job))
+    train(toy_recipe(data, best="accuracy", validate_every=10), tmp_path / "run", device="cpu")
+    assert looks == [10, 20, 20]
+    with pytest.raises(ConfigError, match=r"'acuracy' .*did you mean accuracy\? there is nll, acc"):
+        train(toy_recipe(data, best="acuracy"), tmp_path / "other", device="cpu")
 
 
 def test_a_warm_up_that_is_longer_than_the_run_is_told(data, tmp_path, capfd):  # noqa: F811

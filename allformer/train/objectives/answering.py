@@ -187,6 +187,10 @@ class Answering(Supervised[Table, AnswerBatch]):
 
     # --- figures ----------------------------------------------------------------------------------
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Exact match, and F1."""
+        return ("em", "f1")
+
     def metrics(
         self,
         model: Any,

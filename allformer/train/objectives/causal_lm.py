@@ -129,6 +129,11 @@ class CausalLM(SaysWords, OverTexts[LineRows, LineBatch]):
             return examples.collate(index)
         return examples.collate(index, frame)
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Bits per byte too, where there are bytes."""
+        sized = ("bits_per_byte",) if self.encoded.validation["bytes"].sum() else ()
+        return (*super().measured(model), *sized)
+
     def follows(self, means: Mapping[str, float], examples: LineRows) -> dict[str, float]:
         """Bits for each byte of the text, which does not depend on the tokeniser: end tokens are
         said too, and are no bytes."""

@@ -199,6 +199,10 @@ class MultipleChoice(Supervised[Table, ChoiceBatch]):
 
     # --- figures ----------------------------------------------------------------------------------
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """How often the right choice is taken."""
+        return ("accuracy",)
+
     def metrics(
         self,
         model: Any,

@@ -30,7 +30,7 @@ from allformer.train.predictions import Predictions, calibrated
 from allformer.train.sections.head import PROBLEMS, Classes, HeadRecipe
 from allformer.train.sections.section import one_of
 from allformer.train.sections.vocabulary import Vocabulary
-from allformer.train.supervised.class_figures import Shown, figures
+from allformer.train.supervised.class_figures import FIGURES, Shown, figures
 from allformer.train.supervised.data import Column, RecordData, read_each, text_in
 from allformer.train.supervised.encode_texts import EncodeTexts, tokenizer_key
 from allformer.train.supervised.entropy import entropy_of
@@ -204,6 +204,10 @@ class Classification(Labelled[ClassBatch]):
         return (loss * real).sum(), nll.detach()
 
     # --- figures ----------------------------------------------------------------------------------
+
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Those that fit the problem."""
+        return FIGURES[self.problem]
 
     def metrics(
         self,

@@ -327,6 +327,11 @@ class Contrastive(OverPictures[ContrastBatch]):
 
     # --- figures ----------------------------------------------------------------------------------
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Recalls, and of classes how many are right."""
+        classes = ("accuracy", "accuracy_worst") if self.labels else ()
+        return (*classes, "image_recall", "text_recall")
+
     def metrics(
         self,
         model: Any,

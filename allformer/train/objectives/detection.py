@@ -47,6 +47,8 @@ from allformer.train.sections.recipe import Recipe
 from allformer.train.sections.section import Count, Section, positive
 from allformer.train.supervised.supervised import judging
 
+PRECISIONS = ("map50", "map", "map75")  # mean average precision at IoU 0.5, 0.5 to 0.95, 0.75
+
 
 @dataclass(frozen=True)
 class DetectionOptions(Section, section="objective"):
@@ -315,6 +317,10 @@ class Detection(OverPictures[BoxBatch]):
             say(f"validation has no mean average precision: {missing}")
         super().encode(tokenizer, say)
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Mean average precision, where it can be computed."""
+        return PRECISIONS if can_judge() else ()
+
     def metrics(
         self,
         model: Any,
@@ -335,7 +341,7 @@ class Detection(OverPictures[BoxBatch]):
             found.append(Found(corners * np.array([width, height] * 2), classes, scores))
             there.append(There(picture.boxes, self._numbers(examples, i), picture.crowd))
         figures = mean_precision(found, there, len(self.labels))
-        return {name: figures[name] for name in ("map50", "map", "map75")}
+        return {name: figures[name] for name in PRECISIONS}
 
     def _numbers(self, examples: Gallery, index: int) -> Array:
         """The classes of a picture's objects, crowds too, as the model numbers them."""

@@ -177,6 +177,12 @@ class Dpo(Preferred):
         self._last = gap_figures(gap)
         return each.sum(), plain.sum().detach()
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Of pairs; with adapters the divergence too."""
+        found = ("accuracy", "margin", "chosen", "rejected", "likelier")
+        beside = chosen_reference(model, self.recipe.options.reference) == BASE
+        return (*found, "kl") if beside else found
+
     def appraise(
         self, model: Any, batch: Any, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

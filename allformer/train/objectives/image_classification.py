@@ -179,6 +179,10 @@ class ImageClassification(OverPictures[ImageBatch]):
         loss = (1 - smoothing) * nll - smoothing * (real * logs.mean(-1)).sum()
         return loss, nll.detach()
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """How many are right."""
+        return ("accuracy",)
+
     def appraise(
         self, model: Any, batch: ImageBatch, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

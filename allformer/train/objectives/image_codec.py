@@ -134,6 +134,10 @@ class ImageCodec(OverPictures[CodecBatch]):
         now = self.now(batch.pixels.device)
         return self.options.sums(model, batch.pixels, batch.keep, now, dtype)
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """What is lost, and how much of the codebook is in use."""
+        return ("mse", "psnr", "codes_used", "codes_perplexity")
+
     def appraise(
         self, model: Any, batch: CodecBatch, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

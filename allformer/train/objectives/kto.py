@@ -158,6 +158,12 @@ class Kto(Preferred):
         self._last = {"preference_accuracy": right.mean(), "kl": z}
         return each.sum(), each.sum().detach()
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Of answers; the margin where there are both kinds."""
+        found = ("accuracy", "kl", "chosen", "rejected")
+        good = np.asarray(self.validation["value"])
+        return (*found, "margin") if 0 < good.mean() < 1 else found
+
     def appraise(
         self, model: Any, batch: Any, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -264,6 +264,10 @@ class MaskedLM(OverTexts[MaskedRows, MaskedBatch]):
         pair = _entropy(self._pair_logits(model, hidden, batch), batch.pairs)
         return torch.stack([loss, pair.to(loss)]), torch.stack([nll, pair.detach().to(nll)])
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """How often words are right, and pairs."""
+        return ("accuracy", "pair_accuracy") if self.paired else ("accuracy",)
+
     def appraise(
         self, model: EncoderOnlyModel, batch: MaskedBatch, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

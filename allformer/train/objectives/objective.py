@@ -231,6 +231,12 @@ class Objective(ABC, Generic[E, B]):
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `state` gave."""
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """The names of what `measures`, `follows` and `metrics` will find of this run's held-out
+        examples: what `train.best` may say beside `nll` and the `nll_TERM` of several `terms`.
+        Asked once the data is open and the model was met."""
+        return ()
+
     def counts(self, batch: B) -> tuple[int, ...]:
         """How many labels each of `terms` is a sum over: what the batch says."""
         return getattr(batch, "counts", ()) or (batch.tokens,)

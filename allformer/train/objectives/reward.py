@@ -147,6 +147,10 @@ class Reward(Preferred):
         self._last = gap_figures(gap)
         return each.sum(), plain.sum().detach()
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Of pairs."""
+        return ("accuracy", "margin", "chosen", "rejected")
+
     def appraise(
         self, model: Any, batch: Any, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -331,6 +331,10 @@ class Segmentation(OverPictures[SegmentBatch]):
         )
         return torch.cat([x.argmax(1) for x in weighed])
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Overlap, and pixels that are right."""
+        return ("mean_iou", "pixel_accuracy")
+
     def appraise(
         self, model: Any, batch: SegmentBatch, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -35,7 +35,7 @@ from allformer.train.predictions import Predictions
 from allformer.train.sections.model import CheckpointModel
 from allformer.train.waves.balance import Balance
 from allformer.train.waves.codec_options import SoundCodecOptions
-from allformer.train.waves.codec_scores import LONGEST, bit_rates, scores
+from allformer.train.waves.codec_scores import LONGEST, bit_rates, score_names, scores
 from allformer.train.waves.data import Files, WaveData
 from allformer.train.waves.duel import Duel, Lost
 from allformer.train.waves.recordings import Crops, Recordings, drawn_crops, middle_crops
@@ -319,6 +319,10 @@ class SoundCodec(Objective[Crops, WaveBatch]):
             self.duel.restore(state)
 
     # --- scores ---------------------------------------------------------------------------------
+
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Those of each bit rate, and of the codebooks."""
+        return score_names(model.config)
 
     def appraise(
         self, model: Any, batch: WaveBatch, *, dtype: torch.dtype | None = None

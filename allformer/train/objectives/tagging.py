@@ -140,6 +140,12 @@ class Tagging(Labelled[TagBatch]):
 
     # --- figures ----------------------------------------------------------------------------------
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Those of entities, or of other tags."""
+        if not marks_entities(model.head.config.labels):
+            return ("f1", "accuracy")
+        return ("f1", "precision", "recall", "accuracy")
+
     def metrics(
         self,
         model: Any,

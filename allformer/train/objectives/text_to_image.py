@@ -379,6 +379,10 @@ class TextToImage(Objective[Drawings, DrawingBatch]):
         text, text_nll = head.score_part(words.flatten(0, 1), aims.flatten(), smoothing, **more)
         return torch.stack([(1 - share) * image, share * text]), torch.stack([image_nll, text_nll])
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """How often the likeliest code is right."""
+        return ("image_accuracy",)
+
     def measures(
         self, model: Any, batch: DrawingBatch, *, dtype: torch.dtype | None = None
     ) -> dict[str, Tensor]:

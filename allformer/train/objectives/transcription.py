@@ -331,6 +331,10 @@ class Transcription(SaysWords, Objective[Clips, SpokenBatch]):
         forget(model)  # training wants the memory
         return found
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Error rates too."""
+        return (*super().measured(model), "wer", "cer")
+
     def metrics(
         self,
         model: Any,

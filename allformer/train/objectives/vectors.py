@@ -259,6 +259,11 @@ class Vectors(Supervised[Table, VectorBatch]):
 
     # --- figures ----------------------------------------------------------------------------------
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """Of scored pairs how well they are ranked, else how often the nearest is right."""
+        scored = "score" in self.validation
+        return ("spearman", "pearson") if scored else ("accuracy",)
+
     def metrics(
         self,
         model: Any,

@@ -76,6 +76,10 @@ class SaysWords:
         )
         return found
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """How often the likeliest token is right."""
+        return ("accuracy",)
+
     def appraise(
         self, model: Any, batch: Any, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

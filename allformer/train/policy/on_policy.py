@@ -382,6 +382,12 @@ class OnPolicy(Compared):
         """Means over the steps since the last report."""
         return self.running.read()
 
+    def measured(self, model: Any) -> tuple[str, ...]:
+        """The reward and its parts, the divergence where there is a reference, and lengths."""
+        names = self.rewards.names
+        parts = tuple(f"reward_{name}" for name in names) if len(names) > 1 else ()
+        return ("reward", *(("kl",) if self.refers else ()), *parts, "length", "cut")
+
     def appraise(
         self, model: Any, batch: Any, *, dtype: torch.dtype | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

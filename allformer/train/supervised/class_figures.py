@@ -11,6 +11,13 @@ from allformer.metrics import accuracy, class_f1, matthews, pearson, spearman
 from allformer.train.batch import Array
 from allformer.train.predictions import Prediction
 
+# What there is of each problem.
+FIGURES = {
+    "single": ("accuracy", "f1", "matthews"),
+    "multi": ("accuracy", "f1", "f1_macro"),
+    "regression": ("pearson", "spearman"),
+}
+
 
 def figures(scores: Array, wanted: Any) -> dict[str, float]:
     """Of classes, of several labels at once (two dimensions), or of a number (fractions)."""

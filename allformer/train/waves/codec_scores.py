@@ -8,7 +8,7 @@ Legend: B recordings of a batch, S samples, Q codebooks, F frames.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ def scores(
     """Means over recordings, named by bits a second; and over codebooks the share of codes that
     occur and the perplexity of their frequencies (as many codes, all as frequent, say as much)."""
     rates = bit_rates(codec.config)
-    sums = {name: 0.0 for bits in rates for name in (f"si_sdr_at_{bits}", f"spectral_at_{bits}")}
+    sums = dict.fromkeys(_of_rates(rates), 0.0)
     found = torch.zeros(codec.books, codec.size, dtype=torch.long)
     for waves, lengths in _batches(recordings):
         x = torch.from_numpy(waves).to(codec.device).float() / 2**15  # B S
@@ -47,6 +47,15 @@ def scores(
                 sums[f"si_sdr_at_{bits}"] += float(si_sdr(*pair))
                 sums[f"spectral_at_{bits}"] += float(spectral_distance(*pair))
     return {name: x / len(recordings) for name, x in sums.items()} | _use(found)
+
+
+def score_names(tree: Any) -> tuple[str, ...]:
+    """What `scores` names them for a codec of this tree."""
+    return (*_of_rates(bit_rates(tree)), "codes_used", "codes_perplexity")
+
+
+def _of_rates(rates: Iterable[int]) -> list[str]:
+    return [name for bits in rates for name in (f"si_sdr_at_{bits}", f"spectral_at_{bits}")]
 
 
 def bit_rates(tree: Any) -> dict[int, int]:
