@@ -23,6 +23,7 @@ from allformer.checkpoint.transfer import SHARD, own_map, own_state, save_weight
 from allformer.config import Codec
 from allformer.core.model import AnyModel
 from allformer.core.quantised import is_quantised
+from allformer.disk import sync
 from allformer.errors import AllformerError, ConfigError
 from allformer.families import FAMILIES
 from allformer.families.config_json import write_config
@@ -123,9 +124,11 @@ def as_text(raw: dict[str, Any]) -> str:
 
 
 def write_json(path: Path, raw: dict[str, Any]) -> None:
-    """In one step: never half a file."""
+    """In one step, and down to the disk: never half a file."""
     temporary = path.with_name(path.name + ".new")
-    temporary.write_text(as_text(raw), encoding="utf-8")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(as_text(raw))
+        sync(file)
     temporary.replace(path)
 
 

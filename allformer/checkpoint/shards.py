@@ -21,6 +21,7 @@ from allformer.checkpoint.chunks import chunks
 from allformer.checkpoint.files import INDEX, SINGLE
 from allformer.checkpoint.header import CODES, lay_out
 from allformer.checkpoint.stored import as_bytes
+from allformer.disk import sync
 from allformer.errors import CheckpointError
 
 PART, OLD = ".part", ".old"
@@ -126,8 +127,7 @@ def write_file(path: Path, tensors: Sequence[Outgoing]) -> None:
             tensor = by_name[entry.name]
             for _, rows in chunks(tensor.view):
                 file.write(as_bytes(rows.detach().to("cpu", tensor.dtype).contiguous()))
-        file.flush()
-        os.fsync(file.fileno())
+        sync(file)
 
 
 def take_names(directory: Path, names: Sequence[str]) -> None:

@@ -11,7 +11,14 @@ from allformer.cli.common import show
 def shown_instead(
     recipe: Any, *, batch: bool, plan: bool, as_json: bool, device: str | None, compile: bool | None
 ) -> bool:
-    """Print the first batch (`--show-batch`) or the plan (`--dry-run`), if asked."""
+    """Print the first batch (`--show-batch`) or the plan (`--dry-run`), if asked.
+
+    Either is one process's work, and of several that were launched the first one does it.
+    """
+    from allformer.train.parallel.launch import is_first
+
+    if (batch or plan) and not is_first():
+        return True
     if batch:
         from allformer.cli.show_batch import show_batch
 

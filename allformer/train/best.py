@@ -18,6 +18,7 @@ from torch import Tensor
 from allformer.checkpoint.hashes import sha256
 from allformer.checkpoint.save import write_json
 from allformer.checkpoint.weights import read_tensors
+from allformer.disk import sync_folder
 from allformer.errors import CheckpointError, ConfigError, did_you_mean
 from allformer.train.tuned import save_trained
 
@@ -82,11 +83,13 @@ class Best:
         digest = sha256(part / WEIGHTS)
         self.kept = {"step": step, "figure": self.figure, "value": value, "sha256": digest}
         write_json(part / WHICH, self.kept)
+        sync_folder(part)  # a rename may reach the disk before what is in it
         old = self.folder.with_name("best.old")
         shutil.rmtree(old, ignore_errors=True)
         if self.folder.exists():
             os.replace(self.folder, old)
         os.replace(part, self.folder)
+        sync_folder(self.folder.parent)
         shutil.rmtree(old, ignore_errors=True)
         return True
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from allformer.checkpoint.hashes import sha256
+from allformer.disk import sync, sync_folder
 from allformer.errors import TrainingError
 
 CHECKSUMS = "checksums.json"
@@ -56,10 +57,11 @@ def appearing(run: Path, step: int, *, fresh: bool = True) -> Iterator[Path]:
         part.mkdir(parents=True, exist_ok=True)
         yield part
         _write_sums(part)
+        sync_folder(part)  # a rename may reach the disk before what is in it
         if final.exists():
             os.replace(final, _free_name(final, "old"))
         os.replace(part, final)
-        _settle(final.parent)
+        sync_folder(final.parent)
     except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError on a full disk
         shutil.rmtree(part, ignore_errors=True)
         raise cannot_save(run, step, error) from None
@@ -80,8 +82,7 @@ def _write_sums(part: Path) -> None:
     sums = {path.name: sha256(path) for path in sorted(part.iterdir()) if path.name != CHECKSUMS}
     with (part / CHECKSUMS).open("w", encoding="utf-8") as text:
         json.dump(sums, text, indent=2)
-        text.flush()
-        os.fsync(text.fileno())
+        sync(text)
 
 
 def drop_old(run: Path, keep: int, every: int) -> None:
@@ -98,18 +99,6 @@ def drop_old(run: Path, keep: int, every: int) -> None:
         os.replace(old, _free_name(old, "old"))
     for left in sorted([*folder.glob("step-*.old*"), *folder.glob("step-*.part")]):  # of kills too
         shutil.rmtree(left)
-
-
-def _settle(folder: Path) -> None:
-    """A folder's names down to the disk: else a power cut could undo a rename."""
-    try:
-        number = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folders
-        return
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _free_name(path: Path, ending: str) -> Path:

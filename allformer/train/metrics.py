@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from allformer.disk import sync
 from allformer.errors import CheckpointError
 from allformer.train.watch.boards import Board
 
@@ -27,8 +28,7 @@ class Lines:
         aside = path.with_name(path.name + ".new")
         with aside.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in self.rows)
-            file.flush()
-            os.fsync(file.fileno())
+            sync(file)
         os.replace(aside, path)
         self._file = path.open("a", encoding="utf-8")
 
@@ -40,7 +40,7 @@ class Lines:
 
     def sync(self) -> None:
         """Down to the disk, before a checkpoint that relies on it."""
-        os.fsync(self._file.fileno())
+        sync(self._file)
 
     def close(self) -> None:
         """Nothing more comes."""

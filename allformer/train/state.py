@@ -8,7 +8,6 @@ Either is read by either.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from allformer.checkpoint.weights import read_tensors
+from allformer.disk import sync
 from allformer.errors import CheckpointError
 from allformer.train.kept import (
     CHECKSUMS,
@@ -69,8 +69,7 @@ def _write(part: Path, step: int, stepper: Stepper, extra: dict[str, Any]) -> No
     }
     with (part / STATE).open("wb") as file:
         torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+        sync(file)
 
 
 def load_state(

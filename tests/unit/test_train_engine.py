@@ -6,8 +6,10 @@ import json
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from allformer.checkpoint.weights import read_tensors
+from allformer.cli.main import app
 from allformer.errors import ConfigError
 from allformer.train.dry_run import dry_run
 from allformer.train.loop import Interrupted, Job, train
@@ -94,6 +96,24 @@ def test_a_dry_run_of_a_plan_counts_what_all_processes_take(data):  # noqa: F811
     assert four.tokens_per_step == 2 * alone.tokens_per_step
     assert four.steps_per_epoch == alone.steps_per_epoch / 2
     assert four.steps == -(-2 * four.steps_per_epoch // 1)
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--show-batch"])
+def test_of_processes_that_were_launched_the_first_alone_says_the_plan(
+    flag,
+    data,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    (tmp_path / "toy.yaml").write_text(toy_recipe(data).to_yaml(), encoding="utf-8")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    said = []
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        done = CliRunner().invoke(app, ["train", str(tmp_path / "toy.yaml"), flag, "--json"])
+        said.append((done.exit_code, bool(done.output)))
+    first = (0, True) if flag == "--dry-run" else (1, False)  # pairs have no batch to show
+    assert said == [first, (0, False)]
 
 
 def test_no_board_is_told_of_a_dry_run(data, monkeypatch):  # noqa: F811

@@ -444,6 +444,31 @@ def test_a_kill_between_two_names_leaves_the_best_there_was(tmp_path):
     assert again.read(say) is not None
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no names of open files here")
+def test_the_best_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    done: list[tuple[str, str]] = []
+    sync, replace = os.fsync, os.replace
+
+    def noted_sync(file):  # type: ignore[no-untyped-def]
+        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{file}")).name))
+        sync(file)
+
+    def noted_replace(old, new):  # type: ignore[no-untyped-def]
+        done.append(("name", Path(new).name))
+        replace(old, new)
+
+    best = Best(tmp_path, "f1")
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    for step in (1, 2):
+        done.clear()
+        assert best.see(torch.nn.Linear(2, 2), step, {"f1": 0.1 * step})
+        named = done.index(("name", "best"))
+        written = {name for what, name in done[:named] if what == "sync"}
+        assert written == {"model.safetensors.part", "best.json.new", "best.part"}
+        assert done[named + 1] == ("sync", tmp_path.name)
+
+
 def test_a_correlation_that_is_no_number_is_not_the_best_for_good(tmp_path):
     best, model = Best(tmp_path, "pearson"), torch.nn.Linear(2, 2)
     assert best.see(model, 10, {"pearson": math.nan})

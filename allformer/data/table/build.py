@@ -23,7 +23,8 @@ from allformer.data.table.encode import (
     in_processes,
 )
 from allformer.data.table.table import Table, check_sums, read_manifest
-from allformer.data.table.writer import Writer, sync_folder
+from allformer.data.table.writer import Writer
+from allformer.disk import sync_folder
 from allformer.errors import DataError
 
 Progress = Callable[[int, int], object]  # done and total: bytes of files, else records; 0: unknown

@@ -13,6 +13,7 @@ import numpy as np
 
 from allformer.data.table.column import Array, Piece, same_kind, wider
 from allformer.data.table.table import MANIFEST, VERSION, checksum, rows
+from allformer.disk import sync, sync_folder
 from allformer.errors import DataError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -50,7 +51,7 @@ class Writer:
         manifest = {"version": VERSION, "key": key, "rows": self.rows, "columns": columns}
         with (self.folder / MANIFEST).open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=1)
-            sync(file.fileno())
+            sync(file)
         sync_folder(self.folder)
 
     def close(self) -> None:
@@ -95,8 +96,7 @@ class _Files:
 
     def _entry(self, part: str, shape: list[int], dtype: np.dtype[Any]) -> dict[str, Any]:
         file, path = self.opened[part], self._path(part)
-        file.flush()
-        sync(file.fileno())
+        sync(file)
         file.close()
         return {
             "name": path.name, "dtype": dtype.str, "shape": shape,
@@ -121,19 +121,3 @@ class _Files:
 
 def _bytes(values: Array) -> memoryview:
     return np.ascontiguousarray(values).data.cast("B") if values.size else memoryview(b"")
-
-
-def sync(file: int) -> None:
-    """Wait until what was written is on the disk itself."""
-    os.fsync(file)
-
-
-def sync_folder(folder: Path) -> None:
-    """The same for the names in a folder, where the system can."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,7 +8,6 @@ were trained with. A single process's model.safetensors and state.pt are read as
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from allformer.checkpoint.weights import read_tensors
+from allformer.disk import sync
 from allformer.errors import CheckpointError, TrainingError
 from allformer.train.kept import appearing, cannot_save, drop_old
 from allformer.train.parallel.collectives import Group
@@ -189,8 +189,7 @@ class Keeper:
 def _write_state(part: Path, state: dict[str, Any]) -> None:
     with (part / STATE).open("wb") as file:
         torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+        sync(file)
 
 
 # --- reading, on any plan -------------------------------------------------------------------------

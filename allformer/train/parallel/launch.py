@@ -37,6 +37,11 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def is_first() -> bool:
+    """Whether this process is the first of those that were launched, or the only one."""
+    return not launched() or os.environ["RANK"] == "0"
+
+
 def resolve(asked: ParallelRecipe, world: int) -> dict[str, int]:
     """The sizes of the mesh, `data` filled up; what does not fit is refused."""
     sizes = {name: asdict(asked)[name] for name in DIMS}

@@ -24,6 +24,7 @@ from allformer.checkpoint.transfer import own_state
 from allformer.checkpoint.weights import put_weights
 from allformer.core.model import build
 from allformer.core.precision import pick_device
+from allformer.disk import sync
 from allformer.errors import CheckpointError
 from allformer.train.batch import Batch, mapped
 from allformer.train.objectives import find_objective
@@ -74,8 +75,7 @@ def keep_step(
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file:
         torch.save(stored, file)
-        file.flush()
-        os.fsync(file.fileno())
+        sync(file)
     os.replace(part, path)
     return path
 
