@@ -56,6 +56,12 @@ def shape_of(record: Record) -> str:
     )
 
 
+def told_apart(shape: str) -> str | tuple[str, ...]:
+    """The keys that say what is asked in records of a shape: `told_apart("instruction")` →
+    ("instruction", "input"), as one instruction may go with many inputs."""
+    return (shape, "input") if shape == "instruction" else shape
+
+
 def read_messages(value: Any, name: str = "messages") -> list[Message]:
     """Messages by our names of the roles: `read_messages([{"from": "human", "value": "Hi"}])`."""
     if not isinstance(value, list) or not value:

@@ -339,6 +339,15 @@ def test_what_is_held_out_by_itself_is_a_share_of_the_different_texts(tmp_path):
     assert (len(train), len(kept)) == (38, 2)  # 5 % of 40, not of 600
 
 
+def test_one_text_that_stands_beside_many_others_leaves_the_pairs_to_be_held_out(tmp_path):
+    rows = [f"a claim,passage {i},{i % 2}" for i in range(40)]
+    path = write_csv(tmp_path / "a.csv", rows, header="text,text_pair,label")
+    train, kept = ({record["text_pair"] for record in half} for half in
+                   opened(path, text_pair="text_pair").records)  # fmt: skip
+    assert (len(train), len(kept)) == (38, 2)
+    assert not train & kept
+
+
 def test_broken_lines_are_left_out_when_asked_and_counted(tmp_path):
     rows = [f"text {i},{i % 2}" for i in range(40)]
     path = write_csv(tmp_path / "a.csv", [*rows[:7], "broken", *rows[7:]])

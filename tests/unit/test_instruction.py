@@ -243,6 +243,22 @@ def test_a_packed_array_is_read_and_some_of_it_held_out(tmp_path):
     assert not set(asked) & set(others)
 
 
+@pytest.mark.parametrize("instructions", [["Add."], ["Add.", "Count.", "Sum up."]])
+def test_one_instruction_may_go_with_many_inputs(instructions, tmp_path):
+    rows = [
+        {"instruction": instructions[i % len(instructions)], "input": f"{i} + 1", "output": f"{i}"}
+        for i in range(60)
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*rows, *rows])))  # and each twice
+    objective = Instruction(recipe(path, data={"hold_out": None}))
+    objective.open()
+    train, held = ({row["input"] for row in side} for side in objective.records)
+    assert len(held) == 3  # 5 % of what differs
+    assert train | held == {row["input"] for row in rows}
+    assert not train & held
+
+
 def test_a_system_message_is_put_where_there_is_none():
     objective = opened(messages(CHATS), options={"system": "Be brief."})
     ids = objective.examples(0)["ids"]

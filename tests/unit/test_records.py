@@ -284,8 +284,12 @@ def test_held_out_texts_never_stay_in_train(tmp_path: Path) -> None:
     assert {record["text"] for record in hold_out(backward, 10, seed=3)[1]} == held
     assert {record["text"] for record in hold_out(forward, 10, seed=4)[1]} != held
     assert hold_out(forward, 10, column="label")[1].count() == 10
+    assert hold_out(forward, 90, column=("text", "label"))[1].count() == 90
+    assert hold_out(forward, 90, column=())[1].count() == 90
     with pytest.raises(DataError, match="of text there are 40 different ones; hold out fewer, or"):
         hold_out(forward, 40)
+    with pytest.raises(DataError, match="of text and other there are 40 different ones; hold out"):
+        hold_out(forward, 40, column=("text", "other"))
 
 
 def test_records_of_several_forms_are_held_out_side_by_side(tmp_path: Path) -> None:

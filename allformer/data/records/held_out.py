@@ -6,19 +6,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from allformer.data.parallel import smallest
-from allformer.data.records.records import Half, Records, Skipped, said
+from allformer.data.records.records import Columns, Half, Records, Skipped, said
 from allformer.errors import DataError
 
 
 def hold_out(
-    records: Records, count: int, seed: int = 0, *, column: str | None = None
+    records: Records, count: int, seed: int = 0, *, column: Columns | None = None
 ) -> tuple[Records, Records]:
     """Split records into (train, validation), `count` different texts in the latter.
 
     >>> train, validation = hold_out(open_records("reviews.csv"), 1000, column="text")
 
-    The choice depends on the texts of `column` (by itself "text", else the first) and the seed,
-    not on the order; a record of another form counts by all that it says. All records of one text
+    The choice depends on the texts of `column` (by itself "text", else the first; several count
+    together, and () is all that a record says) and the seed, not on the order; a record of another
+    form counts by all that it says. All records of one text
     fall on the same side, so validation may hold a few more than `count`, and nothing that is
     validated on is trained on. Reads all records once here and keeps only `count` hashes.
     """
@@ -30,15 +31,16 @@ def hold_out(
     def hashes() -> Iterator[int]:
         nonlocal column
         for number, record in enumerate(records):
-            column = column or ("text" if "text" in record else next(iter(record)))
-            if not number and column not in record:
+            if column is None:
+                column = "text" if "text" in record else next(iter(record))
+            if not number and isinstance(column, str) and column not in record:
                 raise DataError(f"column={column!r} is not there; there is {', '.join(record)}")
             yield said(record, column, seed)
 
     limit, different = smallest(hashes(), count)
     if limit is None or column is None:
         raise DataError(
-            f"count={count} leaves nothing to train on: of {column or 'texts'} there are "
+            f"count={count} leaves nothing to train on: of {_told(column)} there are "
             f"{different} different ones; hold out fewer, or give held-out data of its own "
             f"(data.validation)"
         )
@@ -47,3 +49,7 @@ def hold_out(
         for inside in (False, True)
     )
     return train, validation
+
+
+def _told(column: Columns | None) -> str:
+    return column if isinstance(column, str) else " and ".join(column or ("records",))

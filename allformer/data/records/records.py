@@ -22,6 +22,9 @@ from allformer.errors import DataError
 Warn = Callable[[str], object]
 
 
+Columns = str | tuple[str, ...]  # one, several together, or (): all that there are
+
+
 @dataclass(frozen=True)
 class Source:
     """A file (or what stands for one) and the name of its format."""
@@ -42,9 +45,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Half:
-    """One side of a split by the hash of a column's text; see `hold_out`."""
+    """One side of a split by the hash of what some columns say; see `hold_out`."""
 
-    column: str
+    column: Columns
     limit: int  # texts whose hash is at most this are the held-out ones
     seed: int
     inside: bool
@@ -53,9 +56,12 @@ class Half:
         return (said(record, self.column, self.seed) <= self.limit) == self.inside
 
 
-def said(record: Record, column: str, seed: int) -> int:
-    """The hash of a column's text, or of all a record says where it has another form."""
-    return text_hash(str(record.get(column, record)), seed)
+def said(record: Record, column: Columns, seed: int) -> int:
+    """The hash of a column's text, of several columns' together, or of all that a record says where
+    it has none of them."""
+    names = (column,) if isinstance(column, str) else column
+    there = [str(record[name]) for name in names if name in record]
+    return text_hash("\n".join(filter(None, there)) if there else str(record), seed)
 
 
 @dataclass

@@ -28,7 +28,7 @@ from allformer.core.inputs import Side
 from allformer.core.layout import Packed
 from allformer.core.loss import IGNORE
 from allformer.core.model import DecoderOnlyModel
-from allformer.data.conversations import read_conversation, shape_of
+from allformer.data.conversations import read_conversation, shape_of, told_apart
 from allformer.data.encoded import Rows
 from allformer.data.records import Record
 from allformer.data.table import Table, build_table
@@ -98,7 +98,9 @@ class Instruction(SaysWords, Objective[Table, AnswerBatch]):
 
     def open(self, corpus: Any = None) -> None:
         """Training and validation records; where no validation is named, some are held out."""
-        self.records = open_labelled(self.recipe.data, {}, corpus, by=shape_of)
+        self.records = open_labelled(
+            self.recipe.data, {}, corpus, by=lambda record: told_apart(shape_of(record))
+        )
 
     def texts(self) -> Iterable[str]:
         """All that anybody says, and the headings of the default template, whose letters may be in

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from allformer.data.conversations import told_apart
 from allformer.data.prompts import prompt_shape, read_prompt
 from allformer.data.records import Record
 from allformer.data.table import Table, build_table
@@ -107,7 +108,9 @@ class OnPolicy(Compared):
 
     def open(self, corpus: Any = None) -> None:
         """Training and validation prompts; where no validation is named, some are held out."""
-        self.records = open_labelled(self.recipe.data, {}, corpus, by=prompt_shape)
+        self.records = open_labelled(
+            self.recipe.data, {}, corpus, by=lambda record: told_apart(prompt_shape(record))
+        )
 
     def texts(self) -> Iterable[str]:
         """All that is asked."""

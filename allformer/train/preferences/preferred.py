@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from allformer.core.loss import IGNORE
+from allformer.data.conversations import told_apart
 from allformer.data.encoded import Rows
 from allformer.data.preferences import pair_shape, read_pair, read_verdicts
 from allformer.data.records import Record
@@ -49,7 +50,9 @@ class Preferred(Compared):
     def open(self, corpus: Any = None) -> None:
         """Training and validation records; where no validation is named, some are held out, all
         pairs of a prompt together."""
-        self.records = open_labelled(self.recipe.data, {}, corpus, by=pair_shape)
+        self.records = open_labelled(
+            self.recipe.data, {}, corpus, by=lambda record: told_apart(pair_shape(record))
+        )
 
     def texts(self) -> Iterable[str]:
         """All that anybody says."""

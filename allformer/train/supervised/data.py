@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from allformer.data.records import Pass, Record, Records, hold_out, open_records, open_splits
-from allformer.data.records.records import said
+from allformer.data.records.records import Columns, said
 from allformer.errors import DataError
 from allformer.train.sections.section import Section, at_least
 
@@ -48,12 +48,13 @@ def open_labelled(
     columns: Mapping[str, Column],
     corpus: Any = None,
     *,
-    by: str | Callable[[Record], str] = "text",
+    by: str | Callable[[Record], Columns] = "text",
     validation_columns: Mapping[str, Column] | None = None,
 ) -> Held:
     """The records that a data section names: `open_labelled(data, {"text": "sentence"})`.
 
-    What is held out is chosen by the column `by`, or by the one that `by` finds in a record.
+    What is held out is chosen by the column `by`, or by those that `by` finds in a record; by all
+    that records say where one text is in all of them.
     `corpus` takes their place: (train, validation), each a list of dicts by our own names.
     """
     if corpus is not None:
@@ -87,7 +88,7 @@ def open_labelled(
         raise DataError(f"data.path={data.path!r} has no training file; name it")
     if splits.validation is not None:
         return Held(splits.train, splits.validation)
-    column = by if isinstance(by, str) else _first(splits.train, by)
+    column = _differs(splits.train, by if isinstance(by, str) else _first(splits.train, by))
     count = data.hold_out or _share(splits.train, column)
     try:
         return Held(*hold_out(splits.train, count, column=column))
@@ -97,13 +98,20 @@ def open_labelled(
         raise
 
 
-def _share(records: Records, column: str) -> int:
+def _differs(records: Records, column: Columns) -> Columns:
+    """The columns, if they tell records apart: one question may be asked of every passage."""
+    found = (said(record, column, 0) for record in records)
+    first = next(found, None)
+    return column if any(other != first for other in found) else ()
+
+
+def _share(records: Records, column: Columns) -> int:
     """5 % of the different texts: of the records it might be all of the texts."""
     different = {said(record, column, 0) for record in records}
     return min(_MOST_HELD_OUT, max(1, len(different) // 20))
 
 
-def _first(records: Records, by: Callable[[Record], str]) -> str:
+def _first(records: Records, by: Callable[[Record], Columns]) -> Columns:
     """What the first record is known by."""
     record = next(iter(records))
     try:
