@@ -21,6 +21,7 @@ from allformer.sound.libraries import optional
 from allformer.sound.mel import RATE
 from allformer.sound.plain_wave import PlainWave
 from allformer.sound.resample import make_resampler, resample
+from allformer.sound.streamed import with_length
 
 Source = str | Path | bytes  # a file, or what one holds
 ENDINGS = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif", ".au", ".caf")
@@ -145,6 +146,7 @@ def _opened(source: Source, name: str) -> Iterator[tuple[Any, str]]:
     else:
         raise DataError(f"{name} is a {type(source).__name__}; give a path or bytes")
     with handle:
+        handle = with_length(handle)
         library = optional("soundfile")
         if library is None:
             yield PlainWave(handle, name), name

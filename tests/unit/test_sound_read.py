@@ -127,6 +127,38 @@ def test_a_file_that_is_cut_short_gives_what_is_there_or_an_error(tmp_path):
         read((tmp_path / "tone.flac").read_bytes()[:9_000])
 
 
+def headed(whole: int, sound: int, between: bytes = b"") -> bytes:
+    """A tone under a head that says so many bytes of the whole and of the sound."""
+    plain = wav_bytes(tone(), 16_000)
+    sizes = [x.to_bytes(4, "little") for x in (whole, sound)]
+    return plain[:4] + sizes[0] + plain[8:36] + between + plain[36:40] + sizes[1] + plain[44:]
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["soundfile", "wave"])
+@pytest.mark.parametrize("whole", [0, 36, 32_036, 0xFFFFFFFF])
+@pytest.mark.parametrize("sound", [0, 32_000, 0x7FFFF000, 0xFFFFFFFF])
+def test_a_wav_of_a_pipe_whose_head_knows_no_length_is_read_to_its_end(
+    whole, sound, library, tmp_path, request
+):
+    if not library:
+        request.getfixturevalue("bare")
+    path = tmp_path / "pipe.wav"
+    path.write_bytes(headed(whole, sound, b"LIST\4\0\0\0INFO"))
+    assert describe(path).samples == 16_000
+    assert torch.equal(read(path), read(wav_bytes(tone(), 16_000)))
+    assert torch.equal(read(path, start=0.5), read(path)[8_000:])
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["soundfile", "wave"])
+def test_a_wav_that_says_0_bytes_and_has_none_is_empty(library, request):
+    if not library:
+        request.getfixturevalue("bare")
+    head = headed(36, 0)[:44]
+    for rest in (b"", b"LIST\4\0\0\0INFO"):
+        with pytest.raises(DataError, match="has no sound in it"):
+            read(head + rest)
+
+
 def test_a_file_that_cannot_say_where_it_is_is_read_from_its_beginning():
     """Old telephones' GSM: libsndfile cannot seek in it."""
     import soundfile
