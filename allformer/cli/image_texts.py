@@ -9,7 +9,7 @@ from typing import Any
 
 from allformer.cli.common import show
 from allformer.cli.images import chunk_of, image_source, open_seeing
-from allformer.cli.lines import Verb, read_source, work_through
+from allformer.cli.lines import UNREADABLE, Verb, read_source, work_through
 from allformer.errors import AllformerError, DataError
 
 
@@ -66,8 +66,9 @@ def _scores(
     fault: DataError | None = None
     try:
         for path, row in work_through(source, verb, chunk_of(pipeline, BATCH), seen=False):
-            paths.append(path)
-            rows.append(row)
+            if row is not UNREADABLE:
+                paths.append(path)
+                rows.append(row)
     except DataError as error:
         if not rows:
             raise

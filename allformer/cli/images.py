@@ -19,8 +19,8 @@ from allformer.cli.common import (
     save_vectors,
     writable,
 )
-from allformer.cli.lines import Source, Verb, read_source, run, work_through
-from allformer.errors import AllformerError
+from allformer.cli.lines import UNREADABLE, Source, Verb, read_source, run, work_through
+from allformer.errors import AllformerError, DataError
 
 CLASSIFY = (
     "Examples: `allformer classify-image google/vit-base-patch16-224 cat.jpg`; "
@@ -102,6 +102,7 @@ def embed_image(
     """Images as vectors.
 
     A line of numbers for each image; of a folder all images in it, in the order of their names.
+    One that cannot be read has nan for each number, and the command fails at its end.
     """
     from allformer.cli.views import vector_text
     from allformer.tasks import embed_image as work
@@ -110,7 +111,7 @@ def embed_image(
         raise AllformerError(f"--out {out} writes a NumPy array: give x.npy, and no --json")
     if out is not None:
         writable(out)
-    source = image_source(image, file, leaves=False)  # a row for each
+    source = image_source(image, file)
     pipeline = open_seeing(model, device, dtype)
     options: dict[str, Any] = {"pooling": pooling, "normalise": normalise, "batch": batch}
     options |= given(workers=workers or None)
@@ -119,24 +120,47 @@ def embed_image(
         lambda vector: " ".join(f"{x:.8g}" for x in vector.tolist()),
         lambda path, vector: {"image": path, "vector": vector.tolist()},
         vector_text if source.typed and sys.stdout.isatty() else None,
+        lambda: verb.line(_no_vector(verb)),
     )
     if out is None:
         run(source, verb, as_json=as_json, chunk=chunk_of(pipeline, batch))
     else:
-        found = work_through(source, verb, chunk_of(pipeline, batch), seen=False)
-        save_vectors([vector for _, vector in found], out, "image")
+        _save(source, verb, chunk_of(pipeline, batch), out)
 
 
-def image_source(images: Sequence[str] | None, file: Path | None, leaves: bool = True) -> Source:
-    """Paths that were typed, those in folders, or lines of a file or of standard input.
+def _save(source: Source, verb: Verb, chunk: int, out: Path) -> None:
+    """A row for each image; one that cannot be read has one without numbers."""
+    rows: list[Any] = []
+    fault: DataError | None = None
+    try:
+        for _, vector in work_through(source, verb, chunk, seen=False):
+            rows.append(_no_vector(verb) if vector is UNREADABLE else vector)
+    except DataError as error:
+        if not rows:
+            raise
+        fault = error
+    save_vectors(rows, out, "image")
+    if fault is not None:
+        raise fault
 
-    With `leaves` one of the former that cannot be read is told, and left out.
-    """
+
+def _no_vector(verb: Verb) -> Any:
+    """As wide as the vectors, and NaN."""
+    import torch
+    from PIL import Image
+
+    (some,) = verb.work([Image.new("RGB", (32, 32))])
+    return torch.full_like(some, torch.nan)
+
+
+def image_source(images: Sequence[str] | None, file: Path | None) -> Source:
+    """Paths that were typed, those in folders, or lines of a file or of standard input; of several
+    one that cannot be read is told, and left out."""
     if not images or file is not None:
-        return replace(read_source(images, file), unit="image")
+        return replace(read_source(images, file), unit="image", leaves=True)
     paths = expanded(images)
     total = len(paths) if len(paths) > FEW else None
-    return Source(paths, typed=True, total=total, unit="image", leaves=leaves)
+    return Source(paths, typed=True, total=total, unit="image", leaves=True)
 
 
 def expanded(images: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ from allformer.cli.common import say, show
 from allformer.errors import AllformerError, DataError
 
 CHUNK = 256  # lines read ahead, so that lines of like length can go together
+UNREADABLE = object()  # in the place of a result
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Verb:
     line: Callable[[Any], str]  # one line
     record: Callable[[Any, Any], dict[str, Any]]  # for JSON, of a text and its result
     table: Callable[[Any, Any], Any] | None = None  # to read; None: the line
+    blank: Callable[[], str] = str  # the line of what could not be read, where each has a line
 
 
 def read_source(texts: Sequence[str] | None, file: Path | None) -> Source:
@@ -77,18 +79,23 @@ def raw_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
 def run(source: Source, verb: Verb, *, as_json: bool = False, chunk: int = CHUNK) -> None:
     """Work through the texts and print."""
     for text, result in work_through(source, verb, chunk):
-        if as_json:
+        if as_json and result is not UNREADABLE:
             print(json.dumps(verb.record(text, result), ensure_ascii=False), flush=True)
+        elif as_json:
+            continue
         elif source.typed and verb.table is not None:
-            show(verb.table(text, result))
+            if result is not UNREADABLE:
+                show(verb.table(text, result))
         else:
-            print(one_line(verb.line(result)), flush=True)
+            line = verb.blank() if result is UNREADABLE else verb.line(result)
+            print(one_line(line), flush=True)
 
 
 def work_through(
     source: Source, verb: Verb, chunk: int = CHUNK, *, seen: bool = True
 ) -> Iterator[tuple[str, Any]]:
-    """Each text with its result; a bar where the results themselves are not `seen` at once."""
+    """Each text with its result, or `UNREADABLE`, which was told and fails at the end; a bar where
+    the results themselves are not `seen` at once."""
     from allformer.train.progress import Progress
 
     if source.total is None or (seen and sys.stdout.isatty()):
@@ -110,9 +117,10 @@ def _results(source: Source, verb: Verb, chunk: int) -> Iterator[tuple[str, Any]
         try:
             found = zip(texts, verb.work(texts), strict=True)
         except AllformerError as error:
-            if source.leaves and isinstance(error, DataError) and (done or texts[1:]):
-                found = list(_readable(texts, verb))
-                faults += len(texts) - len(found)
+            several = bool(done or texts[1:] or source.live)
+            if source.leaves and isinstance(error, DataError) and several:
+                found = list(_one_by_one(texts, verb))
+                faults += sum(result is UNREADABLE for _, result in found)
             elif source.typed:
                 raise
             else:
@@ -124,14 +132,15 @@ def _results(source: Source, verb: Verb, chunk: int) -> Iterator[tuple[str, Any]
         raise DataError(f"{faults} of {done:,} {source.unit}s are left out; see above")
 
 
-def _readable(texts: list[str], verb: Verb) -> Iterator[tuple[str, Any]]:
-    """One by one, so that one that cannot be read does not take the others with it."""
+def _one_by_one(texts: list[str], verb: Verb) -> Iterator[tuple[str, Any]]:
+    """So that one that cannot be read does not take the others with it."""
     for text in texts:
         try:
             yield text, next(iter(verb.work([text])))
         except DataError as error:
             told = str(error)
             say(f"left out: {told if text in told else f'{text}: {told}'}")
+            yield text, UNREADABLE
 
 
 def one_line(text: str) -> str:

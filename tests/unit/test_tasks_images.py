@@ -300,10 +300,28 @@ def test_one_picture_that_cannot_be_read_does_not_keep_the_others_waiting(there,
         assert near == {Path(x).name for x in good}
         assert found.stderr.count("left out: ") == 2
         assert f"2 of {len(good) + 2} images are left out" in str(found.exception)
-    # Of vectors each picture has a row: none may be missing without anybody seeing it.
-    vectors = run("embed-image", there / "vit", folder, "--out", tmp_path / "x.npy")
-    assert "a-broken.png" in str(vectors.exception)
-    assert not (tmp_path / "x.npy").exists()
+
+
+def test_a_picture_that_cannot_be_read_has_a_row_or_a_line_without_numbers(there, tmp_path):
+    good, bad = photos(there)[:2], str(tmp_path / "bad.png")
+    Path(bad).write_bytes(b"no image at all")
+    wanted = af.embed_image(there / "vit", good)
+    paths = [bad, good[0], bad, good[1]]
+    found = run("embed-image", there / "vit", *paths, "--out", tmp_path / "x.npy")
+    assert "2 of 4 images are left out" in str(found.exception)
+    rows = np.load(tmp_path / "x.npy")
+    assert np.isnan(rows[[0, 2]]).all()
+    assert np.abs(rows[[1, 3]] - wanted.numpy()).max() < 1e-5
+    (tmp_path / "paths.txt").write_text("\n".join(paths), encoding="utf-8")
+    found = run("embed-image", there / "vit", "--file", tmp_path / "paths.txt")
+    assert found.exit_code != 0
+    lines = np.loadtxt(found.stdout.splitlines())
+    assert np.array_equal(np.isnan(lines), np.isnan(rows))
+    found = run("embed-image", there / "vit", *paths, "--json")
+    assert [json.loads(x)["image"] for x in found.stdout.splitlines()] == good
+    found = run("classify-image", there / "vit", "--file", tmp_path / "paths.txt")  # line by line
+    assert [bool(line) for line in found.stdout.splitlines()] == [False, True, False, True]
+    assert "2 of 4 images are left out" in str(found.exception)
 
 
 def test_the_command_line_searches_a_folder_and_ranks_texts(there, tmp_path):
