@@ -103,6 +103,7 @@ class Progress:
         unit: str = "step",
     ) -> None:
         self.total, self.first, self.plain_every, self.unit = total, done, plain_every, unit
+        self.what = what
         self.begin = self.last = time.monotonic()
         self._lines = Asides(self.say, plain_every)
         self._bar: Any = None
@@ -122,7 +123,8 @@ class Progress:
         news = "  ".join(f"{name} {value}" for name, value in figures.items())
         if self._bar is not None:
             width = self._bar.console.width
-            news = fitting(figures, width - _REST - 2 * len(str(self.total)) - _bar_width(width))
+            taken = len(self.what) + 2 * len(str(self.total)) + _beside(width)
+            news = fitting(figures, width - taken)
             self._bar.update(self._task, completed=step, news=news)
         elif now - self.last >= self.plain_every or step == self.total:
             self.last = now
@@ -145,7 +147,7 @@ class Progress:
     def say(self, line: str) -> None:
         """A line that stays."""
         if self._bar is not None:
-            self._bar.console.print(line, highlight=False)
+            self._bar.console.print(line, highlight=False, markup=False, soft_wrap=True)
         else:
             print(line, file=sys.stderr, flush=True)
 
@@ -154,9 +156,6 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-
-_REST = 8 + 7 + 8 + 5 + 7  # what, elapsed, left, and the spaces between
 
 
 def fitting(figures: Mapping[str, str], room: int) -> str:
@@ -170,8 +169,17 @@ def fitting(figures: Mapping[str, str], room: int) -> str:
     return news
 
 
+_NARROW = 60  # columns, below which there is neither a bar nor the time that has gone
+
+
 def _bar_width(width: int) -> int:
     return 24 if width >= 130 else 8
+
+
+def _beside(width: int) -> int:
+    """Columns that stand beside what is done, the counts and the figures, with the spaces."""
+    left = 1 + 1 + 1 + 5 + 7  # the slash of the counts, two spaces, `left`, the time
+    return left if width < _NARROW else left + _bar_width(width) + 1 + 8
 
 
 def _rich_bar() -> Any:
@@ -186,12 +194,13 @@ def _rich_bar() -> Any:
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
+    narrow = console.width < _NARROW
     return Bar(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=_bar_width(console.width)),
+        TextColumn("{task.description}", markup=False),  # a file's name may have brackets
+        *(() if narrow else (BarColumn(bar_width=_bar_width(console.width)),)),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[news]}"),
-        TimeElapsedColumn(),
+        TextColumn("{task.fields[news]}", markup=False),
+        *(() if narrow else (TimeElapsedColumn(),)),
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import pytest
 import torch
 
@@ -64,6 +67,46 @@ def test_what_comes_before_the_steps_says_nothing_of_the_time_that_is_left(
     clock[0] += 20
     shown.update(2)
     assert "left 1:20" in capsys.readouterr().err
+
+
+class Screen(io.StringIO):
+    """A terminal's standard error."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 140])
+def test_a_line_of_figures_is_as_wide_as_the_terminal_and_none_is_cut(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    shown = Progress(300)
+    shown.update(300, nll="0.159", **{"tok/s": "14,878"}, rate="9.13e-04", peak="2%")
+    shown.close()
+    line = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", screen.getvalue()).splitlines()[-1].strip()
+    assert len(line) <= columns
+    assert "…" not in line
+    assert "300/300 nll 0.159" in line
+    assert ("rate 9.13e-04" in line) == (columns > 80)
+
+
+def test_a_line_that_stays_keeps_its_brackets_and_is_not_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("COLUMNS", "40")
+    shown = Progress(300, what="talk [a].wav")
+    line = "done: validation perplexity 1.671, in /tmp/[runs]/one"
+    shown.say(line)
+    shown.update(1)
+    shown.close()
+    assert line in screen.getvalue()
+    assert "talk [a].wav" in screen.getvalue()
 
 
 def test_validating_and_asking_the_reference_tell_how_far_they_are() -> None:
