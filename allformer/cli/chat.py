@@ -70,7 +70,9 @@ class Conversation:
 
 
 def converse(pipeline: Any, source: Source, options: dict[str, Any]) -> None:
-    """Ask and answer until the person ends it."""
+    """Ask and answer until the person ends it; a model that cannot is refused before a question."""
+    hello = [{"role": "user", "content": "?"}]
+    pipeline.tokenizer.apply_chat_template(hello, True, chat_template=options.get("chat_template"))
     say(f"{', '.join(COMMANDS)}; Ctrl-C stops an answer")
     talk = Conversation(pipeline, options)
     for line in _typed(source):

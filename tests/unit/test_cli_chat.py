@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import select
 import signal
 import sys
 
@@ -213,3 +215,56 @@ def test_ctrl_c_on_an_empty_line_ends_nothing(allformer, checkpoint, monkeypatch
     assert said.status == 0
     assert said.out == answer(kit, "where") + "\n"
     assert "/bye ends the conversation" in said.err
+
+
+def test_a_model_without_a_chat_template_is_refused_before_a_question_is_typed(
+    allformer, checkpoint
+):
+    said = allformer("generate", checkpoint("gpt2"), "--chat", typed=b"who is he\nwhere\n")
+    assert (said.status, said.out) == (1, "")
+    assert said.err.count("no chat template") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no terminals to be had here")
+def test_a_conversation_at_a_real_terminal_is_stopped_gone_on_with_and_ended(checkpoint):
+    """Wide characters and Backspace, Ctrl-C in an answer and on a line, Ctrl-D."""
+    import pty
+
+    command = [sys.executable, "-m", "allformer", "generate", str(checkpoint("llama")), "--chat"]
+    pid, screen = pty.fork()
+    if pid == 0:
+        os.environ.update(TERM="xterm", PYTHONUNBUFFERED="1")
+        os.execv(sys.executable, [*command, "--max-new-tokens", "100000"])
+    seen = b""
+
+    def wait_for(sign: bytes) -> None:
+        nonlocal seen
+        while sign not in seen:
+            assert select.select([screen], [], [], 60)[0], seen
+            seen += os.read(screen, 4096)
+        seen = seen.split(sign, 1)[1]
+
+    def typed(text: str) -> None:
+        os.write(screen, text.encode())
+
+    wait_for(b"> ")
+    typed("who 是谁\x7f\x7f\r")
+    wait_for(b"\n")
+    select.select([screen], [], [], 60)  # the answer begins
+    typed("\x03")
+    wait_for(b"stopped; Ctrl-D or /bye ends the conversation")
+    wait_for(b"> ")
+    typed("abc\x03")
+    wait_for(b"Ctrl-D or /bye ends the conversation")
+    wait_for(b"> ")
+    typed("/help\r")
+    wait_for(b"/new  forget")
+    wait_for(b"> ")
+    typed("\x04")
+    while True:
+        try:
+            if not os.read(screen, 4096):
+                break
+        except OSError:  # the other end is closed
+            break
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
