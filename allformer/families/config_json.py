@@ -86,14 +86,26 @@ def write_config(
     )
 
 
-def _at_rest(model: Any) -> Any:
-    """Without dropped paths, which act in training alone and which no config.json here says."""
-    changes = {
-        name: replace(stack, blocks=tuple(replace(b, drop_path=0.0) for b in stack.blocks))
-        for name, stack in model.stacks.items()
-        if any(block.drop_path for block in stack.blocks)
+def _at_rest(model: Any, told: bool) -> Any:
+    """Without dropped paths, which act in training alone: no config.json says them by layer, and
+    those that say one number for all are of few families (`told`)."""
+    layered = {
+        name: part for name, part in _layered(model) if any(b.drop_path for b in part.blocks)
     }
-    return replace(model, **changes) if changes else model
+    rates = {block.drop_path for _, part in _layered(model) for block in part.blocks}
+    if not layered or (told and len(rates) == 1):
+        return model
+    changes = {
+        name: replace(part, blocks=tuple(replace(b, drop_path=0.0) for b in part.blocks))
+        for name, part in layered.items()
+    }
+    return replace(model, **changes)
+
+
+def _layered(model: Any) -> list[tuple[str, Any]]:
+    """The slots that hold layers: the stacks, and a head in which the last layers run."""
+    slots = {**model.stacks, "head": getattr(model, "head", None)}
+    return [(name, part) for name, part in slots.items() if hasattr(part, "blocks")]
 
 
 def _write_as(
@@ -101,7 +113,7 @@ def _write_as(
 ) -> tuple[dict[str, Any], Provenance]:
     if not isinstance(model, family.tree):
         raise NotThisFamily(f"says no {type(model).__name__}")
-    model = _at_rest(model)
+    model = _at_rest(model, family.drop_path)
     known = provenance if provenance.family == family.name else None
     kind = family.kind(model)
     fitting = [a for a, head in family.architectures.items() if head == kind]

@@ -24,7 +24,7 @@ from allformer.families import activation, image_encoder, image_map, layer_map
 from allformer.families.family import Family, architectures, expect, fit, named, one
 from allformer.families.fields import Fields
 from allformer.families.heads import class_head
-from allformer.families.kinds import FLAG, LAYERS, LIST, TEXT, TEXTS
+from allformer.families.kinds import FLAG, LAYERS, LIST, NUMBER, TEXT, TEXTS
 from allformer.families.weights import Joined, Op, Same, WeightMap
 
 ARCHITECTURES = architectures("Dinov2", "Model", "ForImageClassification")
@@ -33,6 +33,7 @@ USUAL = {
     "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
     "layer_norm_eps": 1e-6, "image_size": 224, "patch_size": 14, "num_channels": 3,
     "qkv_bias": True, "layerscale_value": 1.0, "use_swiglu_ffn": False, "use_mask_token": True,
+    "drop_path_rate": 0.0,
 }  # fmt: skip
 _SIZES = "hidden_size num_hidden_layers num_attention_heads"
 SIZES: dict[str, dict[str, Any]] = {  # trained with images of 518 pixels at last
@@ -53,7 +54,6 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnl
 
 def read_over(fields: Fields, kind: str, source: Patches, antialias: bool = False) -> EncoderOnly:
     """The model over a source; `antialias` where its positions shrink."""
-    fields.must("drop_path_rate", 0.0)
     fields.inert(FLAG, "apply_layernorm", "reshape_hidden_states")  # of a backbone, as all here
     fields.inert(TEXTS, "out_features", "stage_names")
     fields.inert(LIST, "out_indices")
@@ -61,7 +61,7 @@ def read_over(fields: Fields, kind: str, source: Patches, antialias: bool = Fals
     scale = float(fields.take("layerscale_value"))
     block = Block(
         image_encoder.read_attention(fields), read_feed(fields, dim), norm=norm, norm_at="pre",
-        dropout=0.0, scale=scale,
+        dropout=0.0, drop_path=float(fields.take("drop_path_rate", kind=NUMBER)), scale=scale,
     )  # fmt: skip
     stack = Stack(
         dim,
@@ -113,6 +113,7 @@ def write_over(model: EncoderOnly) -> dict[str, Any]:
         **out,
         **write_feed(block.feed, stack.dim),
         "layerscale_value": block.scale,
+        "drop_path_rate": block.drop_path,
         "hidden_dropout_prob": stack.dropout,
     }
 
@@ -176,5 +177,5 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
 
 FAMILY = Family(
     "dinov2", ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix="dinov2.",
-    in_memory=image_map.ATTENTION,
+    in_memory=image_map.ATTENTION, drop_path=True,
 )  # fmt: skip

@@ -51,5 +51,5 @@ def weights(model: EncoderOnly, architecture: str) -> WeightMap:
 
 FAMILY = Family(
     NAME, ARCHITECTURES, USUAL, PRESETS, read, write, weights, prefix=f"{NAME}.",
-    in_memory=image_map.ATTENTION,
+    in_memory=image_map.ATTENTION, drop_path=True,
 )  # fmt: skip

@@ -27,7 +27,7 @@ from allformer.errors import CheckpointError
 from allformer.families import activation, dinov2, image_encoder, layer_map
 from allformer.families.family import Family, expect, fit, named, one
 from allformer.families.fields import Fields
-from allformer.families.kinds import LAYERS
+from allformer.families.kinds import LAYERS, NUMBER
 from allformer.families.weights import Derived, Op, Reshaped, Same, WeightMap
 
 NAME = "EomtForUniversalSegmentation"
@@ -39,7 +39,7 @@ USUAL = {
     "layerscale_value": 1.0, "use_swiglu_ffn": False, "num_upscale_blocks": 2, "num_blocks": 4,
     "no_object_weight": 0.1, "class_weight": 2.0, "mask_weight": 5.0, "dice_weight": 5.0,
     "train_num_points": 12544, "oversample_ratio": 3.0, "importance_sample_ratio": 0.75,
-    "num_queries": 200, "num_register_tokens": 4,
+    "num_queries": 200, "num_register_tokens": 4, "drop_path_rate": 0.0,
 }  # fmt: skip
 _SIZES = "hidden_size num_hidden_layers num_attention_heads num_blocks"
 PRESETS: dict[str, dict[str, Any]] = {
@@ -58,14 +58,14 @@ EPS = 1e-6  # of the norms between upscaled planes, which no file says
 
 def read(fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly:
     """config.json → the tree."""
-    fields.must("drop_path_rate", 0.0)
     dim, norm = fields.take("hidden_size"), Norm("layer", float(fields.take("layer_norm_eps")))
     count = fields.take("num_register_tokens")
     source = image_encoder.read_patches(fields, registers=count)
     heads, drop = fields.take("num_attention_heads"), fields.take("attention_dropout")
     block = Block(
         Attention(heads, bias=True, dropout=drop), dinov2.read_feed(fields, dim), norm=norm,
-        norm_at="pre", dropout=0.0, scale=float(fields.take("layerscale_value")),
+        norm_at="pre", dropout=0.0, drop_path=float(fields.take("drop_path_rate", kind=NUMBER)),
+        scale=float(fields.take("layerscale_value")),
     )  # fmt: skip
     depth, last = fields.take("num_hidden_layers", kind=LAYERS), fields.take("num_blocks")
     if not 0 < last < depth:
@@ -116,6 +116,7 @@ def write(model: EncoderOnly) -> dict[str, Any]:
         "attention_dropout": block.attention.dropout,
         "layer_norm_eps": block.norm.eps,
         "layerscale_value": block.scale,
+        "drop_path_rate": block.drop_path,
         "num_register_tokens": source.registers,
         "num_queries": head.queries,
         "num_upscale_blocks": head.upscale,
@@ -197,4 +198,6 @@ def _kind(model: EncoderOnly) -> str:
     return "masks" if isinstance(model.head, QueryMasks) else type(model.head).__name__
 
 
-FAMILY = Family("eomt", ARCHITECTURES, USUAL, PRESETS, read, write, weights, kind=_kind)
+FAMILY = Family(
+    "eomt", ARCHITECTURES, USUAL, PRESETS, read, write, weights, kind=_kind, drop_path=True
+)

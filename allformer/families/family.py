@@ -81,6 +81,7 @@ class Family:
     fresh: Mapping[str, Any] = field(default_factory=dict)  # for models that had no config.json
     prompts: Prompts = field(default_factory=Prompts)
     tree: type = config.Model  # what it reads and writes: a model's tree, or a codec's
+    drop_path: bool = False  # whether config.json says how often paths are dropped, in all layers
     # The preprocessor_config.json of a model that had none, where its tree tells all of it.
     prepares: Callable[[Any], dict[str, Any]] = lambda tree: {}
     # What transformers calls in memory what its files call otherwise, for `re.sub` in this order.

@@ -45,10 +45,12 @@ CASES = [
     Case("Dino", Dinov2Model, dino(layer_norm_eps=1e-2)),
     Case("Dino without a mask", Dinov2Model, dino(use_mask_token=False, qkv_bias=False)),
     Case("Dino SwiGLU", Dinov2Model, dino(**SWIGLU, layerscale_value=0.3)),
+    Case("Dino that dropped paths", Dinov2Model, dino(drop_path_rate=0.3)),
     Case("Dino classes", Dinov2ForImageClassification, dino(num_labels=5, hidden_act="relu")),
     Case("Dino SwiGLU classes", Dinov2ForImageClassification,
          dino(**SWIGLU, num_labels=3, hidden_dropout_prob=0.1)),
-    Case("registers", Dinov2WithRegistersModel, noted(num_register_tokens=3)),
+    Case("registers", Dinov2WithRegistersModel,
+         noted(num_register_tokens=3, drop_path_rate=0.1)),
     Case("registers SwiGLU classes", Dinov2WithRegistersForImageClassification,
          noted(**SWIGLU, num_labels=5)),
 ]  # fmt: skip
@@ -137,11 +139,20 @@ def test_what_its_files_cannot_say_is_refused() -> None:
         changed = replace(model, encoder=replace(stack, blocks=(other, other)))
         with pytest.raises(CheckpointError, match=why):
             write_config(changed, family="dinov2")
-    with pytest.raises(CheckpointError, match="drop_path_rate"):
-        read_config({**SIZES, "model_type": "dinov2", "drop_path_rate": 0.2})
     none = {**SIZES, "model_type": "dinov2_with_registers", "num_register_tokens": 0}
     with pytest.raises(CheckpointError, match="num_register_tokens=0"):
         read_config(none)
+
+
+def test_paths_are_dropped_in_training_as_its_file_says(written: dict[str, Path]) -> None:
+    model = af.load(written["Dino that dropped paths"])
+    assert [layer.drop_path for layer in model.encoder.layers] == [0.3, 0.3]
+    tree, _ = write_config(model.config, family="dinov2")
+    assert tree["drop_path_rate"] == 0.3
+    first, last = model.config.encoder.blocks
+    other = replace(model.config.encoder, blocks=(first, replace(last, drop_path=0.4)))
+    # Other shares by layer are in no config.json: nothing is said of them.
+    assert write_config(replace(model.config, encoder=other))[0]["drop_path_rate"] == 0.0
 
 
 PUBLISHED = {

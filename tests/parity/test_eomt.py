@@ -57,7 +57,7 @@ CASES = [
     case("EoMT", layer_norm_eps=1e-2),
     case("EoMT masked", (1.0, 1.0)),
     case("EoMT SwiGLU", (0.0, 1.0), use_swiglu_ffn=True, num_upscale_blocks=1, **ODD),
-    case("EoMT annealed", (1.0, 0.0), hidden_act="gelu_new"),
+    case("EoMT annealed", (1.0, 0.0), hidden_act="gelu_new", drop_path_rate=0.2),
     case("EoMT half masked", (0.5, 0.3), num_blocks=2, **ODD),
 ]
 BY_NAME = {case.name: case for case in CASES}
@@ -205,7 +205,7 @@ def test_targets_that_do_not_fit_are_refused(
     ("field", "why"),
     [
         ({"num_blocks": 4}, "num_blocks=4 of num_hidden_layers=4"),
-        ({"drop_path_rate": 0.1}, "drop_path_rate=0.1"),
+        ({"drop_path_rate": 1.5}, "drop_path=1.5"),
         ({"oversample_ratio": 0.5}, "must be at least 1"),
     ],
 )
