@@ -125,11 +125,13 @@ def _account_rest(plan: Plan, ops: WeightMap, stored: Mapping[str, Stored], misf
         elif isinstance(op, Derived) and op.theirs in stored:
             plan.fates[stored[op.theirs].name] = "derived from the config"
             plan.derived.append((op, stored[op.theirs]))
-    ignored = [(re.compile(op.pattern), op.why) for op in ops if isinstance(op, Ignored)]
+    ignored = [(re.compile(op.pattern), op) for op in ops if isinstance(op, Ignored)]
     for name, source in stored.items():
         if source.name in plan.fates:
             continue
-        why = next((why for pattern, why in ignored if pattern.fullmatch(name)), None)
+        matching = (op for pattern, op in ignored if pattern.fullmatch(name))
+        dims = len(source.shape)
+        why = next((op.why for op in matching if op.dims in (None, dims)), None)
         if why is None:
             misfit.unexpected[name] = source.shape
         else:

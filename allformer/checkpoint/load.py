@@ -38,6 +38,7 @@ from allformer.core.model import AnyModel, build
 from allformer.core.quantise import quantise
 from allformer.count import count
 from allformer.errors import CheckpointError, ConfigError
+from allformer.families.buffers import BUFFERS
 from allformer.families.config_json import file_keys, find_family, read_config
 from allformer.families.family import Family
 from allformer.families.weights import Ignored, Op, Renamed, WeightMap
@@ -184,7 +185,7 @@ def _load(directory: Path, raw: dict[str, Any], files: TensorFiles, how: _How) -
         model.provenance = provenance
         named = family.weights(model_config, provenance.architecture)
         held = place(model, named, files, family.prefix)
-        ops = [*_bridge(family, held, files, how.architecture is not None), *held]
+        ops = [*_bridge(family, held, files, how.architecture is not None), *held, *BUFFERS]
     loaded = load_weights(model, ops, files, device=how.device, dtype=how.dtype)
     model.provenance.fates, model.provenance.aside = loaded.fates, loaded.aside
     model.provenance.images = _image_files(directory)

@@ -17,7 +17,7 @@ from allformer.families.fields import Fields
 from allformer.families.heads import decoder_head, head_weights, write_decoder_head
 from allformer.families.kinds import FLAG, LAYERS, NUMBER, SIZE, TEXT
 from allformer.families.tokens import read_tokens, write_tokens
-from allformer.families.weights import Ignored, Same, WeightMap
+from allformer.families.weights import Same, WeightMap
 
 ARCHITECTURES = architectures(
     "GPT2", "LMHeadModel", "Model", "ForSequenceClassification", "ForTokenClassification",
@@ -140,7 +140,6 @@ def weights(model: DecoderOnly, architecture: str) -> WeightMap:
         Same("decoder.source.position.weight", f"{base}wpe.weight"),
         *layer_map.layers(model.decoder, "decoder", f"{base}h", LAYER, transposed=True),
         *layer_map.dense("decoder.final_norm", f"{base}ln_f"),
-        Ignored(r".*\.attn\.(masked_)?bias", "the causal mask, stored by old versions"),
         *head_weights(model.head, f"{base}wte.weight", "score"),
     ]
 

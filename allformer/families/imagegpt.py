@@ -15,7 +15,7 @@ from allformer.families import gpt2, layer_map
 from allformer.families.family import Family, architectures, expect, fit, head_kind, named
 from allformer.families.fields import Fields
 from allformer.families.heads import class_head, head_weights
-from allformer.families.weights import Ignored, Same, WeightMap
+from allformer.families.weights import Same, WeightMap
 
 ARCHITECTURES = architectures(
     "ImageGPT", "ForCausalImageModeling", "Model", "ForImageClassification"
@@ -68,7 +68,6 @@ def weights(model: DecoderOnly, architecture: str) -> WeightMap:
         Same("decoder.source.position.weight", f"{base}wpe.weight"),
         *layer_map.layers(model.decoder, "decoder", f"{base}h", gpt2.LAYER, transposed=True),
         Same("decoder.final_norm.weight", f"{base}ln_f.weight"),
-        Ignored(r".*\.attn\.(masked_)?bias", "the causal mask, stored by old versions"),
         *head_weights(model.head, f"{base}wte.weight", "score"),
     ]
 

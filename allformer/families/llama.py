@@ -165,7 +165,8 @@ def weights(model: DecoderOnly, architecture: str, answers: str = "transformer."
         *layer_map.layers(stack, "decoder", f"{base}layers", LAYER),
         Same("decoder.final_norm.weight", f"{base}norm.weight"),
     ]
-    for i in range(len(stack.blocks)):  # stored by old versions
+    # Stored by old versions, which scaled positions and not these: then they tell nothing.
+    for i in range(len(stack.blocks) if rotary.scaling is None else 0):
         stored = f"{base}layers.{i}.self_attn.rotary_emb.inv_freq"
         ops.append(Derived(stored, lambda: frequencies(rotary, size), tolerance=1e-2))
     return ops + head_weights(model.head, table, "score", "score")

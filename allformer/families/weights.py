@@ -153,10 +153,12 @@ class Derived:
 
 @dataclass(frozen=True)
 class Ignored:
-    """Keys that no model needs, by a regular expression for the whole name, and `why`."""
+    """Keys that no model needs, by a regular expression for the whole name, and `why`; with `dims`
+    those of so many dimensions alone."""
 
     pattern: str
     why: str
+    dims: int | None = None
 
 
 @dataclass(frozen=True)

@@ -233,6 +233,25 @@ def test_llama_files_with_stored_frequencies_are_read_and_wrong_ones_refused(wri
         af.load(bad)
 
 
+def test_frequencies_are_overlooked_where_they_say_nothing(written, tmp_path):
+    """Those of the whole model; and those of layers beside a scaling, which acted elsewhere when
+    files held them."""
+    whole = {"model.rotary_emb.inv_freq": torch.ones(4)}
+    path = rewrite(written["llama grouped queries"], tmp_path / "whole", lambda t: t | whole)
+    check_forward("llama grouped queries", "none", path)
+    plain = 1 / 10_000 ** (torch.arange(0, 8, 2).float() / 8)
+    each = {f"layers.{i}.self_attn.rotary_emb.inv_freq": plain + 0 for i in range(3)}
+    path = rewrite(written["llama bare, squeezed"], tmp_path / "each", lambda t: t | each)
+    check_forward("llama bare, squeezed", "none", path)
+
+
+def test_a_vector_of_a_masks_name_is_no_mask(written, tmp_path):
+    learned = {"transformer.h.0.attn.bias": torch.ones(48)}
+    path = rewrite(written["gpt2 plain"], tmp_path / "odd", lambda t: t | learned)
+    with pytest.raises(CheckpointError, match=r"unexpected: transformer\.h\.0\.attn\.bias"):
+        af.load(path)
+
+
 def test_a_tied_checkpoint_with_another_output_matrix_is_refused(written, tmp_path):
     path = rewrite(
         written["gpt2 plain"],

@@ -234,6 +234,7 @@ def old_bert(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         for k, v in tensors.items()
     }
     out["bert.embeddings.position_ids"] = torch.arange(67)[None]
+    out["bert.embeddings.token_type_ids"] = torch.zeros(1, 67).long()
     out["bert.pooler.dense.weight"] = torch.ones(21, 21).double()
     out["bert.pooler.dense.bias"] = torch.zeros(21).double()
     out["cls.seq_relationship.weight"] = torch.zeros(2, 21).double()
@@ -272,6 +273,7 @@ def test_roberta_and_albert_files_of_older_versions_are_read(written, tmp_path):
     def old_roberta(tensors):
         return tensors | {
             "roberta.embeddings.position_ids": torch.arange(67)[None],
+            "roberta.embeddings.token_type_ids": torch.zeros(1, 67).long(),
             "lm_head.decoder.weight": tensors["roberta.embeddings.word_embeddings.weight"].clone(),
             "lm_head.decoder.bias": tensors["lm_head.bias"].clone(),
             "roberta.pooler.dense.weight": torch.ones(21, 21).double(),
@@ -281,6 +283,7 @@ def test_roberta_and_albert_files_of_older_versions_are_read(written, tmp_path):
     def old_albert(tensors):
         return tensors | {
             "albert.embeddings.position_ids": torch.arange(67)[None],
+            "albert.embeddings.token_type_ids": torch.zeros(1, 67).long(),
             "predictions.decoder.weight": tensors["albert.embeddings.word_embeddings.weight"] + 0.0,
             "predictions.decoder.bias": tensors["predictions.bias"].clone(),
             "albert.pooler.weight": torch.ones(21, 21).double(),

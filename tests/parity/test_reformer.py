@@ -294,6 +294,14 @@ def test_a_bias_of_the_output_is_added_where_files_of_version_4_have_it(written,
     assert all(torch.equal(x, after[name]) for name, x in before.items())
 
 
+def test_stored_values_of_masks_are_overlooked(written, tmp_path):
+    where = "reformer.encoder.layers.0.attention.self_attention"
+    numbers = {"self_mask_value_float16": -1e3, "mask_value_float32": -1e9}
+    more = {f"{where}.{name}": torch.tensor(x) for name, x in numbers.items()}
+    old = zoo.rewrite(written["writes"], tmp_path / "old", lambda tensors: tensors | more)
+    check_forward("writes", "right", old)
+
+
 def test_a_fresh_model_is_written_for_transformers(tmp_path):
     tree = read_config(json.loads(ReformerConfig(**SMALL).to_json_string()))[0]
     assert isinstance(tree, EncoderOnly)
