@@ -9,6 +9,7 @@ batch each one belongs to. Without beams the scores are logits, with beams log-p
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -216,14 +217,25 @@ def remove_invalid_values(ids: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
 
 
 def length_decay(start: int, factor: float, eos: Tensor) -> Processor:
-    """From `start` on the end is ever more likely: its score grows by |score| · (factorⁿ − 1)."""
+    """From `start` on the end is ever more likely: its score grows by |score| · (factorⁿ − 1), as
+    far as the largest number of its dtype: beyond that the softmax would have no answer."""
 
     def process(ids: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
         beyond = ids.shape[1] - start
         if beyond <= 0:
             return scores
-        score = scores[:, eos]
-        more = (score.abs() * (factor**beyond - 1)).masked_fill(~score.isfinite(), 0.0)
-        return scores.index_copy(1, eos, score + more)
+        score, most = scores[:, eos], torch.finfo(scores.dtype).max
+        times = min(max(_power(factor, beyond) - 1, -most), most)
+        more = (score.abs() * times).masked_fill(~score.isfinite(), 0.0)
+        grown = torch.where(score.isfinite(), (score + more).clamp(-most, most), score)
+        return scores.index_copy(1, eos, grown)
 
     return process
+
+
+def _power(base: float, n: int) -> float:
+    """baseⁿ, or infinity where Python would raise."""
+    try:
+        return float(base) ** n
+    except OverflowError:
+        return math.inf if base > 0 or n % 2 == 0 else -math.inf

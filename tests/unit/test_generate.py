@@ -481,6 +481,16 @@ def test_what_cannot_work_is_refused_with_a_way_out(options, message):
         generate(model("decoder paper"), tokens(1, 3), **{"max_new_tokens": 2} | options)
 
 
+@pytest.mark.parametrize("more", [{}, {"do_sample": True}, {"num_beams": 3}], ids=str)
+@pytest.mark.parametrize("factor", [1e300, 10**300], ids=["float", "int"])
+def test_the_end_is_no_likelier_than_a_number_can_say(factor, more):
+    net, ids = model("decoder paper"), tokens(2, 3)
+    end = {"eos_token_id": 5, "pad_token_id": 0, "min_new_tokens": 3}
+    decay = {"exponential_decay_length_penalty": (0, factor)}
+    out = generate(net, ids, max_new_tokens=6, **end, **decay, **more)
+    assert out[:, 6].tolist() == [5, 5]  # factor³ is far beyond any dtype
+
+
 def test_options_that_change_nothing_may_stand():
     net, ids = model("decoder paper"), tokens(1, 5)
     neutral = {
