@@ -52,8 +52,11 @@ def read_openai_whisper(
 
 
 def generation_of(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What a published model's generation_config.json says of the ids, by those in config.json."""
+    """What a published model's generation_config.json says of the ids, by those in config.json;
+    nothing of a vocabulary that has none of them."""
     start = fields["decoder_start_token_id"]
+    if start >= fields["vocab_size"]:
+        return {}
     # Every vocabulary but the one of 100 languages has 99, an English one for nothing.
     languages = list(LANGUAGES)[: 100 if fields["vocab_size"] > MANY else 99]
     tasks = {name: start + 1 + len(languages) + i for i, name in enumerate(TASKS)}

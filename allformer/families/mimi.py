@@ -80,7 +80,13 @@ def _read_every(fields: Fields, rate: int, trunk: Seanet) -> int:
     slow = next((x for x in found if x is not None), rate / (2 * trunk.hop))
     if slow <= 0:
         raise CheckpointError(f"config.json has frame_rate={slow}, which must be positive; correct")
-    return int(math.ceil(rate / trunk.hop) / slow)
+    every = int(math.ceil(rate / trunk.hop) / slow)
+    if every < 2:
+        raise CheckpointError(
+            f"config.json has frame_rate={slow}, but its convolutions make {rate / trunk.hop:g} "
+            f"frames a second, of which two or more must become one; take it out (then it is two)"
+        )
+    return every
 
 
 def _read_stack(fields: Fields) -> Stack:

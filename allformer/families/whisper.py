@@ -55,12 +55,16 @@ USUAL = {
 MASKS = {"hide_frames": "mask_time", "hide_mels": "mask_feature"}
 
 
-def tokens_of(vocab: int) -> dict[str, int]:
+def tokens_of(vocab: int) -> dict[str, int | None]:
     """The ids that a published vocabulary of this size begins, ends and is filled with: of English
-    alone below 51,865, else of many languages, whose tokens follow <|startoftranscript|>."""
+    alone below 51,865, else of many languages, whose tokens follow <|startoftranscript|>. One that
+    is too small for them has none: its tokens are somebody's own."""
     end = 50_257 if vocab >= USUAL["vocab_size"] else 50_256  # type: ignore[operator]
     ids = {"pad": end, "bos": 50_257, "eos": end, "decoder_start": end + 1}
-    return {"vocab_size": vocab, **{f"{name}_token_id": i for name, i in ids.items()}}
+    known: dict[str, int | None] = {f"{name}_token_id": i for name, i in ids.items()}
+    if vocab <= end + 1:  # transformers wants a number to start with, and no others than there are
+        known |= {f"{name}_token_id": None for name in ("pad", "bos", "eos")}
+    return {"vocab_size": vocab, **known}
 
 
 _SIZES = {

@@ -102,7 +102,7 @@ def test_the_formula_counts_what_is_built():
         ({"encoder_config": None}, "has no encoder, and a codec needs both halves"),
         ({"decoder_config": None}, "has no decoder"),
         ({"codebook_dim": 4}, "codebook_dim=4, which is not supported"),
-        ({"frame_rate": 14.0}, "every=1 must be at least 2"),
+        ({"frame_rate": 14.0}, r"frame_rate=14.0, but .* make 13.3"),
         ({"frame_rate": 0.0}, "must be positive"),
         ({"num_semantic_quantizers": 4}, "acoustic=0"),
         ({"upsample_groups": 3}, "groups=3 must divide the width, 16; try 16"),

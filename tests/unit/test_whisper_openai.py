@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import WhisperProcessor
+from transformers import WhisperForConditionalGeneration, WhisperProcessor
 
 import allformer as af
 from allformer.checkpoint.convert import convert
@@ -139,6 +139,22 @@ def test_the_vocabulary_tells_what_ids_mean(
     if transcribe is not None:
         assert said["lang_to_id"]["<|zh|>"] == 50_260
         assert len(said["lang_to_id"]) == vocab - 51_766
+
+
+def test_a_small_vocabulary_of_ones_own_has_none_of_openais_ids(tmp_path: Path) -> None:
+    """transformers refuses to fill up with an id that there is not."""
+    dims = {**DIMS, "n_vocab": 90}
+    model = make_loud(af.build(FAMILY.make(fields_of(dims)), seed=0))
+    state = openais(model, tmp_path / "hf")
+    torch.save({"dims": dims, "model_state_dict": state}, tmp_path / "small.pt")
+    af.save(af.load(tmp_path / "small.pt"), tmp_path / "back")
+    theirs = WhisperForConditionalGeneration.from_pretrained(tmp_path / "back").eval()
+    ids = torch.tensor([[3, 89, 4]])
+    frames = torch.randn(1, 7, 22, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        wanted = theirs(input_features=frames, decoder_input_ids=ids).logits
+        found = af.load(tmp_path / "back")(input_features=frames, decoder_input_ids=ids).logits
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
 
 
 class Evil:
