@@ -84,8 +84,7 @@ def _layers(fields: Fields, side: str) -> int:
 def _refuse_others(style: Style, fields: Fields) -> None:
     """Fields of transformers 3, when one class was all of these families, and layer drop."""
     fields.must("is_encoder_decoder", True)
-    fields.must("encoder_layerdrop", 0)
-    fields.must("decoder_layerdrop", 0)
+    fields.inert(NUMBER, "encoder_layerdrop", "decoder_layerdrop")  # of training: see train.weights
     fields.must("normalize_before", style.norm_at == "pre")
     fields.must("normalize_embedding", style.source_norm)
     fields.must("add_final_layer_norm", style.final_norm)

@@ -108,8 +108,7 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> Model:
 def _others(fields: Fields) -> None:
     """Fields of generation, and those that nothing reads."""
     fields.must("is_encoder_decoder", True)
-    fields.must("encoder_layerdrop", 0)
-    fields.must("decoder_layerdrop", 0)
+    fields.inert(NUMBER, "encoder_layerdrop", "decoder_layerdrop")  # of training: see train.weights
     fields.inert(FLAG, "scale_embedding")
     fields.inert(WHOLE, "median_filter_width")
     fields.inert(LIST, "forced_decoder_ids")

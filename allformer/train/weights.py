@@ -14,6 +14,9 @@ from allformer.core.model import build
 from allformer.errors import ConfigError
 from allformer.train.sections.model import AnyModelRecipe, CheckpointModel
 
+# Whole layers left out of a step, which transformers does in training and nothing here does.
+LAYER_DROP = ("encoder_layerdrop", "decoder_layerdrop")
+
 
 class Begun(NamedTuple):
     """A model, and the names of what no checkpoint had for it."""
@@ -31,6 +34,7 @@ def begin(
         return Begun(model, [name for name, _ in model.named_parameters()])
     refuse_adapter(asked)
     trained = _trained(asked, device)
+    _tell_of_layer_drop(trained, asked.checkpoint, say)
     if trained.config == tree:
         say(f"weights: all of {asked.checkpoint}")
         return Begun(trained, [])
@@ -50,6 +54,17 @@ def _trained(asked: CheckpointModel, device: torch.device) -> Any:
     if asked.quantise is None:
         return load(asked.directory, device=device, dtype=torch.float32)
     return load_in_bits(asked.directory, asked.quantise, device=device, dtype=torch.float32)
+
+
+def _tell_of_layer_drop(trained: Any, where: str, say: Callable[[str], None]) -> None:
+    """A checkpoint that was trained with it goes on without."""
+    extras = trained.provenance.extras
+    for name in LAYER_DROP:
+        if extras.get(name):
+            say(
+                f"{where} has {name}={extras[name]}: whole layers were left out in its training, "
+                f"and are not here; Block.drop_path leaves out sub-layers, row by row"
+            )
 
 
 def refuse_adapter(asked: CheckpointModel) -> None:

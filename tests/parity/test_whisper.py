@@ -56,7 +56,9 @@ CASES = [
     Case("Whisper", WhisperForConditionalGeneration, whisper()),
     Case(
         "Whisper, masked", WhisperForConditionalGeneration,
-        whisper(**MASKS, activation_function="gelu_new", scale_embedding=True),
+        whisper(
+            **MASKS, activation_function="gelu_new", scale_embedding=True, encoder_layerdrop=0.1
+        ),
     ),
     Case("Whisper bare", WhisperModel, whisper(encoder_layers=1)),
     Case("Whisper for classes", WhisperForAudioClassification, whisper(**CLASSES), labels="class"),
@@ -362,7 +364,7 @@ def test_fresh_sinusoids_are_transformers() -> None:
 @pytest.mark.parametrize(
     ("field", "why"),
     [
-        ({"encoder_layerdrop": 0.1}, "encoder_layerdrop=0.1"),
+        ({"encoder_layerdrop": [0.1]}, "encoder_layerdrop=.0.1., which must be a number"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder=False"),
         ({"d_model": 27, "encoder_attention_heads": 3}, "even width"),
         ({"mask_time_length": 0, "apply_spec_augment": True}, "mask_time_length=0"),

@@ -16,6 +16,8 @@ from allformer.text.load import load_tokenizer
 from allformer.train.loop import train
 from allformer.train.objectives.seq2seq import Seq2Seq
 from allformer.train.recipe import make_recipe
+from allformer.train.sections.model import CheckpointModel
+from allformer.train.weights import begin
 from tests.tiny import checkpoint  # noqa: F401  (a fixture)
 
 hf = pytest.importorskip("transformers")
@@ -143,3 +145,16 @@ def test_a_fresh_model_with_t5s_tokeniser_begins_with_what_fills_rows(checkpoint
     model = af.build(tree, seed=0)
     loss, _ = objective.loss(model, objective.collate(objective.examples(0), np.arange(3)))
     assert torch.isfinite(loss)
+
+
+def test_training_says_that_layers_are_not_dropped_which_a_checkpoint_dropped(tmp_path):
+    sizes = dict.fromkeys(("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "vocab_size"), 8)
+    heads = {f"{side}_{what}": 1 for side in ("encoder", "decoder")
+             for what in ("layers", "attention_heads")}  # fmt: skip
+    for share, told in ((0.1, 1), (0.0, 0)):
+        config = hf.BartConfig(**sizes, **heads, decoder_layerdrop=share)
+        path = tmp_path / str(share)
+        hf.BartForConditionalGeneration(config).save_pretrained(path)
+        tree, said = af.load(path).config, []
+        begin(CheckpointModel(str(path)), tree, torch.device("cpu"), said.append)
+        assert sum("decoder_layerdrop=0.1: whole layers" in line for line in said) == told
