@@ -297,7 +297,7 @@ class Stack(nn.Module):
 
     def _between(self, x: Tensor, inputs: Mapping[str, Tensor]) -> Tensor | None:
         """What is added after each layer but the last, layers T dim."""
-        if self.between is None:
+        if self.between is None or len(self.config.blocks) < 2:
             return None
         source: Any = self.config.source
         shape = source.cut(*inputs["pixel_values"].shape[2:])

@@ -37,6 +37,7 @@ CASES = [
         "YOLOS, other weights", YolosForObjectDetection,
         yolos(num_labels=4, use_mid_position_embeddings=False, qkv_bias=False, **COSTS),
     ),
+    Case("YOLOS of one layer", YolosForObjectDetection, yolos(num_hidden_layers=1)),
     Case("YOLOS bare", YolosModel, yolos(layer_norm_eps=1e-3)),
     Case("YOLOS without pooler", YolosModel, yolos(), options={"add_pooling_layer": False}),
 ]  # fmt: skip
