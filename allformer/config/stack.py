@@ -32,7 +32,8 @@ class Stack(Config):
     `dropout` acts on the embedded input, after its norm or before it (`dropout_at="summed"`:
     BigBird), `final_dropout` on the output (T5). `flow` joins the sub-layers; None: each adds to
     what it reads. `between` adds positions after each layer but the last, of its own for each
-    (YOLOS).
+    (YOLOS). `final_norm_at="layers"`: the final norm stands behind every layer too, so that the
+    last one's states pass it twice (transformers' DETR with auxiliary losses).
     """
 
     dim: Positive
@@ -52,6 +53,7 @@ class Stack(Config):
     dropout_at: Literal["normed", "summed"] = "normed"
     flow: Flow | None = None
     between: LearnedPlane | None = None
+    final_norm_at: Literal["end", "layers"] = "end"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,6 +71,8 @@ class Stack(Config):
         if self.between is not None and (self.flow is not None or self.width != self.dim):
             must = "is added between layers of one stream, as wide as the source"
             refuse(self, "between", must, "set flow=None and the source's width=None")
+        if self.final_norm_at == "layers":
+            self._check_norms()
         for block in self.blocks:
             block.attention.mixer.check(block.attention, self)
         if self.flow is not None:
@@ -140,6 +144,12 @@ class Stack(Config):
                         f"Stack.dim={self.dim}; try heads of {', '.join(map(str, sorted(near)))}, "
                         f"or give head_dim"
                     )
+
+    def _check_norms(self) -> None:
+        """A step of writing knows of no norm between its layers."""
+        if self.final_norm is None or self.flow is not None or self.causal:
+            must = "is for stacks of one stream with a final norm, that are not causal"
+            refuse(self, "final_norm_at", must, 'give final_norm, or "end"')
 
     def _check_relative(self) -> None:
         shapes = {(b.attention.heads, b.attention.size(self.dim)) for b in self.blocks}

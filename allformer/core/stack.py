@@ -62,6 +62,7 @@ class Stack(nn.Module):
         self.final_norm = None
         if stack.final_norm is not None:
             self.final_norm = make_norm(stack.final_norm, stack.states)
+        self.norms_each = stack.final_norm_at == "layers"
         self.flow = None if stack.flow is None else module_for(stack.flow)(stack.flow, path)
         self.delta: Any = None  # adapters: learned keys and values before every row (see `laid`)
         self.recompute: str | None = None  # for the backward pass; see `core.recompute`
@@ -229,19 +230,18 @@ class Stack(nn.Module):
                     x, plan, memory, memory_plan, state, relation, carried, few,
                 )  # fmt: skip
                 before = layer.thinning("feed", seed)
-                x = x if between is None or i >= len(between) else x + between[i]
-                if seen is not None:
-                    seen.append(self._settle(x, h, before))
-                continue
-            args = (x, plan, memory, memory_plan, state, relation, None, few)
-            if listening() and i != j:
-                with speaking_as(layer, f"{self.path}.{i}"):
-                    x = layer(*args)
             else:
-                x = recomputed(recompute, random, layer, *args)
+                args = (x, plan, memory, memory_plan, state, relation, None, few)
+                if listening() and i != j:
+                    with speaking_as(layer, f"{self.path}.{i}"):
+                        x = layer(*args)
+                else:
+                    x = recomputed(recompute, random, layer, *args)
             x = x if between is None or i >= len(between) else x + between[i]
+            if self.norms_each:
+                x, h, before = self._settle(x, h, before), None, NOTHING
             if seen is not None:
-                seen.append(self._settle(x, None, NOTHING))
+                seen.append(x if self.norms_each else self._settle(x, h, before))
         if self.flow is not None:
             x = self.flow(x, runs, random)
         if cache is not None:

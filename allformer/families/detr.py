@@ -8,6 +8,7 @@ published beside such ones, on the hub as the revision `no_timm`.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from allformer.config import (
@@ -55,12 +56,13 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> SetDecoder
     encoder = Stack(
         dim, source, None, _blocks(fields, "encoder"), dropout=fields.take("dropout", kind=NUMBER)
     )
+    # It scores the states of all layers then, normed; and what is normed is what goes on.
+    scored = fields.flag("auxiliary_loss", False)
     decoder = Stack(
         dim, Queries(fields.take("num_queries")), None, _blocks(fields, "decoder"),
-        final_norm=Norm(), dropout=0.0,
+        final_norm=Norm(), dropout=0.0, final_norm_at="layers" if scored else "end",
     )  # fmt: skip
     fields.must("position_embedding_type", "sine")
-    fields.must("auxiliary_loss", False)  # transformers norms the states in between then
     fields.must("dilation", False)
     fields.inert(NUMBER, "encoder_layerdrop", "decoder_layerdrop", "init_xavier_std")
     fields.inert(NUMBER, "mask_loss_coefficient", "dice_loss_coefficient")
@@ -69,7 +71,7 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> SetDecoder
     fields.inert(TEXT, "backbone")
     fields.inert(LAYERS, "num_hidden_layers")
     fields.inert(SIZE, "max_position_embeddings")
-    loss = set_fields.read(fields)
+    loss = replace(set_fields.read(fields), auxiliary=scored)
     boxes = ARCHITECTURES[architecture] == "boxes"
     return SetDecoder(encoder, decoder, BoxHead(fields.labels, 1, loss=loss) if boxes else None)
 
@@ -127,7 +129,8 @@ def write(model: SetDecoder) -> dict[str, Any]:
         "backbone_config": _write_net(source), "use_timm_backbone": False,
         "num_channels": source.channels, "d_model": tree.encoder.dim,
         "num_queries": queries.count, "is_encoder_decoder": True,
-        "position_embedding_type": "sine", "auxiliary_loss": False,
+        "position_embedding_type": "sine",
+        "auxiliary_loss": tree.decoder.final_norm_at == "layers",
     }  # fmt: skip
     blocks = {side: one(tree.stacks[side].blocks, "shape") for side in ("encoder", "decoder")}
     for side, block in blocks.items():

@@ -54,9 +54,12 @@ def compare(case: Case, ours: Any, theirs: Any, inputs: dict[str, Any]) -> tuple
     return mine, reference
 
 
-def compare_training(case: Case, path: Path, folder: Path, inputs: dict[str, Any]) -> None:
-    """The loss, and every gradient by the name that its tensor has in a file."""
-    ours, theirs = af.load(path), deepcopy(zoo.oracle(case))
+def compare_training(
+    case: Case, path: Path, folder: Path, inputs: dict[str, Any], layers: bool = False
+) -> None:
+    """The loss, and every gradient by the name that its tensor has in a file; with `layers` of all
+    layers' states, which ours scores in training alone."""
+    ours, theirs = af.load(path).train(layers), deepcopy(zoo.oracle(case))
     for parameter in theirs.parameters():
         parameter.requires_grad_(True)  # transformers freezes a backbone; ours learns
     mine, reference = compare(case, ours, theirs, inputs)

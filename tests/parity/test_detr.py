@@ -43,6 +43,11 @@ CASES = [
         detr(BASIC, num_labels=3, num_channels=2, activation_function="gelu"),
     ),
     Case("DETR bare", DetrModel, detr({"downsample_in_bottleneck": True})),
+    Case(
+        "DETR, all layers scored", DetrForObjectDetection,
+        detr(num_labels=5, decoder_layers=3, auxiliary_loss=True, dropout=0.0),
+    ),
+    Case("DETR bare, all layers normed", DetrModel, detr(auxiliary_loss=True)),
 ]  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -103,6 +108,20 @@ def test_the_same_training(name: str, written: dict[str, Path], tmp_path: Path) 
     found.compare_training(case, written[name], tmp_path, inputs)
 
 
+def test_the_same_training_with_losses_of_all_layers(
+    written: dict[str, Path], tmp_path: Path
+) -> None:
+    case = BY_NAME["DETR, all layers scored"]
+    inputs = {**images(case, True), "labels": found.labels(5)}
+    found.compare_training(case, written[case.name], tmp_path, inputs, layers=True)
+
+
+def test_a_fresh_config_says_whether_each_layer_is_normed(written: dict[str, Path]) -> None:
+    for name, said in (("DETR", False), ("DETR, all layers scored", True)):
+        raw, _ = write_config(af.load(written[name]).config)
+        assert raw["auxiliary_loss"] is said
+
+
 @each
 def test_round_trip(case: Case, written: dict[str, Path], tmp_path: Path) -> None:
     zoo.compare_round_trip(case, written[case.name], tmp_path / "again")
@@ -146,7 +165,7 @@ def test_a_converted_detr_is_certified_on_images(written: dict[str, Path], tmp_p
     ("field", "why"),
     [
         ({"use_timm_backbone": True}, "backbone of timm's.*no_timm"),
-        ({"auxiliary_loss": True}, "auxiliary_loss=True"),
+        ({"auxiliary_loss": "yes"}, "auxiliary_loss='yes', which must be true or false"),
         ({"position_embedding_type": "learned"}, "position_embedding_type='learned'"),
         ({"d_model": 26, "encoder_attention_heads": 2}, "dim=26"),
     ],

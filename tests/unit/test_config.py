@@ -329,6 +329,7 @@ REFUSALS = [
      "it takes Sinusoidal, StoredSinusoids, Learned, "),
     (lambda: stack(source=7), "Stack.source=7 does not fit this slot; it takes Tokens"),
     (lambda: stack(final_norm=7), "Stack.final_norm=7 does not fit this slot"),
+    (lambda: stack(final_norm_at="layers"), "Stack.final_norm_at='layers' is for stacks of one st"),
     (lambda: stack(source_norm=7), "Stack.source_norm=7 does not fit this slot"),
     (lambda: encoder_only(causal=True),
      "EncoderOnly.encoder has causal=True; use DecoderOnly, or causal=False"),
