@@ -184,6 +184,71 @@ def test_sub_layers_that_no_block_holds(place, check):
     assert first(Pairs, "encoder", only=("residual.after_norm",)) == check
 
 
+# --- norms and sub-layers in bare lists ---------------------------------------------------------
+
+FORMS = {
+    "pre": "", "post": "", "sandwich": "", "branch": "", "normed at its end": "",
+    "normed before the first": "", "each normed first": "residual.after_norm",
+    "attention normed first": "residual.after_norm", "feed normed first": "residual.after_norm",
+    "post, pre": "residual.after_norm",
+}  # fmt: skip
+
+
+def join(form, x, n, att, feed):
+    if form == "post":
+        x = n[0](x + att(x))
+        return n[1](x + feed(x))
+    if form == "sandwich":
+        x = x + n[2](att(n[0](x)))
+        return x + n[3](feed(n[1](x)))
+    if form == "branch":
+        x = x + n[0](att(x))
+        return x + n[1](feed(x))
+    if form == "post, pre":
+        x = n[0](x + att(x))
+        return x + feed(n[1](x))
+    if form in ("each normed first", "attention normed first"):
+        x = n[0](x)
+        x = x + att(x)
+    else:
+        x = x + att(n[0](x))
+    if form in ("each normed first", "feed normed first"):
+        x = n[1](x)
+        return x + feed(x)
+    x = x + feed(n[1](x))
+    return n[2](x) if form == "normed at its end" else x
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_norms_and_sub_layers_in_bare_lists(form, nested):
+    class Bare(nn.Module):
+        def __init__(self, d=32):
+            super().__init__()
+            self.emb, self.pos = nn.Embedding(V, d), nn.Embedding(40, d)
+            self.first = nn.LayerNorm(d) if form == "normed before the first" else nn.Identity()
+            feed = lambda: nn.Sequential(nn.Linear(d, 2 * d), nn.GELU(), nn.Linear(2 * d, d))  # noqa: E731
+            count = {"sandwich": 4, "normed at its end": 3}.get(form, 2)
+            parts = [
+                [nn.ModuleList(nn.LayerNorm(d) for _ in range(count)), Own(d), feed()]
+                for _ in range(2)
+            ]
+            lists = parts if nested else zip(*parts, strict=True)
+            self.lists = nn.ModuleList(nn.ModuleList(each) for each in lists)
+            self.norm, self.out = nn.LayerNorm(d), nn.Linear(d, V)
+
+        def forward(self, ids):
+            x = self.first(self.emb(ids) + self.pos.weight[: ids.shape[1]])
+            for n, att, feed in self.lists if nested else zip(*self.lists, strict=True):
+                x = join(form, x, n, att, feed)
+            return self.out(self.norm(x))
+
+    told = nested or form != "each normed first"  # which could be norms after the layers before
+    check = FORMS[form] if told else ""
+    torch.manual_seed(0)
+    assert first(Bare, "encoder", only=("residual.after_norm",)) == check
+
+
 def test_the_evidence_of_a_wrong_divisor_has_its_numbers():
     torch.manual_seed(0)
     model = Plain(NORMS["unbiased"][0], turn="")
