@@ -24,7 +24,7 @@ PROFILES = {
     "no-output-projection": "the heads are not mixed",
     "turned-values": "values are rotated by position too, by choice (an option of RoFormer)",
     "streaming": "the encoder reads from left to right, by choice: what is later is not there yet",
-    "other-base": "sinusoids have another base than 10,000, by choice",
+    "other-base": "sinusoids or rotations have another base than 10,000, by choice",
     "right-padding": "padding is always on the right, so that positions need not be shifted",
 }
 FAMILIES = {

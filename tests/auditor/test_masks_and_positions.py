@@ -32,9 +32,10 @@ class Layer(nn.Module):
         n, d = x.shape[-2:]
         i = torch.arange(0, d, 2)
         e = (i // d).float() if self.o.get("rotary") == "whole" else i / d
-        e = e * {"scaled": 0.5, "rising": -1.0}.get(self.o["rotary"], 1.0)
+        e = e * {"halved": 0.5, "rising": -1.0}.get(self.o["rotary"], 1.0)
         along = {"heads": x.shape[1], "rows": x.shape[0]}.get(self.o["rotary"], n)
         where = place[:, None] if along == n else torch.arange(along)
+        where = where / 4 if self.o["rotary"] == "stretched" else where
         a = (where.double()[..., None] * self.o.get("theta", 1e4) ** -e).to(x.dtype)
         a = {"heads": a[:, None], "rows": a[:, None, None]}.get(self.o["rotary"], a)
         c, s = a.cos(), a.sin()
@@ -139,7 +140,8 @@ def first(model, kind="decoder", **options):
 
 @pytest.mark.every(3)
 @pytest.mark.parametrize("options", [
-    {}, {"rotary": "right"}, {"rotary": "right", "theta": 1e7}, {"rotary": "scaled"},
+    {}, {"rotary": "right"}, {"rotary": "right", "theta": 1e7}, {"rotary": "stretched"},
+    {"rotary": "right", "theta": 100.0},  # a number that the model holds is meant
     {"relative": "right"}, {"alibi": True}, {"size": 0.05}, {"size": 7.0},
     {"window": lambda far: far < 4}, {"window": lambda far: far % 2 == 0},
     {"window": lambda far: (far == 0) | (far >= 3) & (far % 3 == 0)},
@@ -155,6 +157,8 @@ def test_sound_decoders_stay_quiet(options):
     ({"sign": True}, "positions.frequencies"),
     ({"rotary": "whole"}, "positions.frequencies"),
     ({"rotary": "rising"}, "positions.frequencies"),
+    ({"rotary": "halved"}, "positions.frequencies"),
+    ({"rotary": "halved", "theta": 5e5}, "positions.frequencies"),
     ({"rotary": "heads"}, "positions.missing"),
     ({"rotary": "rows"}, "positions.batch_axis"),
     ({"relative": "unshifted"}, "positions.rotary"),
@@ -175,6 +179,11 @@ def test_sound_decoders_stay_quiet(options):
 ])  # fmt: skip
 def test_decoders(options, check):
     assert first(Decoder(**options), vocab=V) == check
+
+
+def test_halved_exponents_by_choice():
+    model = Decoder(rotary="halved")
+    assert first(model, vocab=V, profile="other-base") is None
 
 
 @pytest.mark.parametrize(("options", "check"), [

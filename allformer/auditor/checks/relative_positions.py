@@ -12,6 +12,7 @@ from torch import Tensor
 
 from allformer.auditor.context import Context, NotApplicable, check
 from allformer.auditor.evidence.positions import not_toeplitz, varies
+from allformer.auditor.evidence.rotation_base import base_of, halved_exponents
 from allformer.auditor.evidence.sinusoid import equal_or_rising
 from allformer.auditor.probe import scale_of
 from allformer.auditor.report import Finding
@@ -65,9 +66,23 @@ def frequencies(ctx: Context) -> Iterator[Finding]:
         raise NotApplicable("no fixed table of positions is added, and nothing is rotated")
     for site in turned:
         verdict = equal_or_rising(site.q[0])
+        if not verdict and ctx.call.x.ids:  # patches in a plane have other bases
+            verdict = _halved(ctx, site)
         if verdict:
             yield Finding("positions.frequencies", verdict, site.where)
             return
+
+
+def _halved(ctx: Context, site: Site) -> str:
+    """The square root of a usual base, unless the model holds that number itself, or you say it."""
+    base, verdict = base_of(site.q[0]), halved_exponents(site.q[0])
+    if base is None or not verdict or "other-base" in ctx.profile:
+        return ""
+    holders = [*ctx.module.modules(), getattr(ctx.module, "config", None)]
+    held = [v for h in holders for v in getattr(h, "__dict__", {}).values()]
+    held += [v for inside in held if isinstance(inside, dict) for v in inside.values()]
+    numbers = [v for v in held if isinstance(v, int | float) and not isinstance(v, bool)]
+    return "" if any(abs(v - base) < 1e-3 * base for v in numbers) else verdict
 
 
 @check("positions.bias", kinds=KINDS)

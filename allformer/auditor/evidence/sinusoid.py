@@ -14,7 +14,7 @@ from torch import Tensor
 BASE, CLOSE = 10_000, 1.05  # what is within this factor of it is rounding
 
 
-def _waves(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def waves(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of each column (T, D): ω, its power, and how far it is from a wave."""
     middle, sum_ = x[1:-1], x[2:] + x[:-2]
     power = (middle * middle).sum(0)
@@ -27,7 +27,7 @@ def frequencies(table: Tensor) -> Tensor | None:
     x = table.double()
     if x.shape[0] < 5 or not bool(torch.isfinite(x).all()) or float(x.abs().max()) > 1.5:
         return None
-    omega, _, off = _waves(x)
+    omega, _, off = waves(x)
     return omega if float(off.max()) <= 1e-4 else None
 
 
@@ -123,7 +123,7 @@ def equal_or_rising(turned: Tensor) -> str:
     different speed, none of them faster than 1 a position.
     """
     x = turned.double()
-    omega, power, off = _waves(x)
+    omega, power, off = waves(x)
     fast = omega[(omega > 0.01) & (power > 1e-12 * power.max())]
     if bool((off > 1e-4 * x.abs().max().clamp(min=1e-300)).any()) or fast.numel() < 4:
         return ""  # no waves (xPos grows), or too few to compare
