@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from allformer.auditor.budget import Budget
 from allformer.auditor.mask_encoding import Encoding
 from allformer.auditor.outputs import Out, read
+from allformer.auditor.pictures import Picture
 
 LABELS = ("labels", "label", "targets", "target", "y", "tgt_labels", "lm_labels")
 MODELS = ("decoder", "encoder", "seq2seq")
@@ -93,6 +94,7 @@ class Side:
     ids: bool = True
     vocab: int = 0
     width: int = 0
+    picture: Picture | None = None  # vectors are patches of an image
     keeps: bool = False  # a padding mask is taken for it
     counted: bool = False  # its padding can only be at the end
 
@@ -180,7 +182,8 @@ class Call:
         """The keyword arguments for a batch."""
         flip = (lambda t: t.transpose(0, 1)) if self.time_first else (lambda t: t)
         out: dict[str, Any] = dict(self.constants)
-        out |= {name: flip(batch.x) for name in self.x.names}
+        x = batch.x if self.x.picture is None else self.x.picture.of(batch.x)
+        out |= {name: flip(x) for name in self.x.names}
         out |= {name: flip(batch.source) for name in self.source.names}
         for slot in self.slots:
             keep = batch.real(slot.side)
@@ -207,7 +210,7 @@ class Call:
     def batch(self, rows: int, length: int = 0, seed: int = 0, source: int = 0) -> Batch:
         """Random inputs without special tokens."""
         generator = torch.Generator().manual_seed(seed)
-        length = length or self.length
+        length = self.length if self.x.picture else length or self.length  # of images of one size
         x = self.x.content(rows, length, self, generator)
         if not self.has_source:
             return Batch(x)

@@ -127,6 +127,12 @@ CATALOGUE: dict[str, Entry] = {
          "(B, H, T, D).reshape(B, T, C) 会把多个位置的片段拼到一个位置。"),
         ("y.transpose(1, 2).reshape(B, T, H * D).", "y.transpose(1, 2).reshape(B, T, H * D)。"),
         _gh("reczoo/FuxiCTR", 30)),
+    "patches.mixed": Entry(
+        ("patches of an image are mixed", "图像的各个小块被混在一起"),
+        ("(B, C, H, W) reshaped to tokens cuts channels and lines apart: no token is a patch.",
+         "把 (B, C, H, W) 直接 reshape 成词元会切断通道和行：没有一个词元是完整的小块。"),
+        ("x.flatten(2).transpose(1, 2) after a convolution; rearrange(x, 'b c (h p) (w q) -> b (h w) (p q c)') before a Linear.",  # noqa: E501
+         "卷积之后用 x.flatten(2).transpose(1, 2)；Linear 之前用 rearrange(x, 'b c (h p) (w q) -> b (h w) (p q c)')。")),  # noqa: E501
     # --- layers ---
     "layers.identical": Entry(
         ("layers start with identical weights", "各层初始权重完全相同"),

@@ -7,7 +7,7 @@ causes (heads, softmax, norms, batch), then what follows from them.
 from importlib import import_module
 
 ORDER = (
-    "dropout", "heads", "softmax", "attention", "norms", "batch",
+    "dropout", "patches", "heads", "softmax", "attention", "norms", "batch",
     "mask_numbers", "future_leak", "mask_values", "relative_positions",
     "padding", "left_padding", "cross_attention", "source_padding", "positions",
     "position_tables", "layers", "residual", "branch_norms", "stream_norms", "loss",

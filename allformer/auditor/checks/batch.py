@@ -54,7 +54,25 @@ def mixing(ctx: Context) -> Iterator[Finding]:
                 f"{scale_of(base):.3g})",
             )
             return
-    yield from _padding_of_others(ctx)
+    yield from _along_rows(ctx, base) or _padding_of_others(ctx)
+
+
+def _along_rows(ctx: Context, base: torch.Tensor) -> list[Finding]:
+    """What is read of a row may be a token of its own, the same in each: its keys tell."""
+    if base.ndim == 3 or ctx.call.time_first:
+        return []
+    for rows in (5, 7):
+        seen = ctx.watch(ctx.call.batch(rows))[0].sites
+        if not seen or any(s.k.shape[1] != rows for s in seen) or ctx.positions() == rows:
+            return []
+    return [
+        Finding(
+            "batch.mixing",
+            f"with {rows} rows the attention has {rows} keys, whatever the length: it runs along "
+            f"the rows of the batch ((T, B, C) is meant, or batch_first=True)",
+            seen[0].where,
+        )
+    ]
 
 
 def _padding_of_others(ctx: Context) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ def score_spread(site: Site) -> float:
 @check("positions.missing", "positions.batch_axis")
 def missing(ctx: Context) -> Iterator[Finding]:
     """A token repeated: its outputs or its scores differ by position."""
-    if not ctx.call.x.ids:
+    if not ctx.call.x.ids and ctx.call.x.picture is None:
         raise NotApplicable("it takes vectors: positions may be added outside")
     if "no-positions" in ctx.profile:
         raise NotApplicable("profile: no positions, by choice")

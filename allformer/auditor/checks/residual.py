@@ -106,12 +106,14 @@ def _between(ctx: Context, sites: list[Site]) -> Iterator[tuple[int, str, str]]:
     n = ctx.positions()
     free = ctx.seen.other_linears()
     for here, after in zip(sites, [*sites[1:], None], strict=True):
-        side = "input" if here.q.shape[1] == n else "source"
+        side = "source" if ctx.one.source is not None and here.q.shape[1] != n else "input"
         if here.out_op >= 0 and here.q.shape[0] > 0:  # noqa: SIM102
             if sum(s.out_op == here.out_op for s in sites) == 1 and _one_projection(here, sites):
                 yield here.out_op, side, "the output projection of an attention"
-        if after is None or after.q.shape[1] != here.q.shape[1]:
+        if after is None or after.q.shape[1:] != here.q.shape[1:]:
             continue
+        if after.q.numel() != here.q.numel():
+            continue  # fewer positions of more numbers: nothing fits around what joins them (Swin)
         end = (
             min(t.linear for t in (after.q_tag, after.k_tag) if t.linear >= 0)
             if after.q_tag.linear >= 0

@@ -10,6 +10,7 @@ from torch import nn
 from allformer.auditor.calls import ORDERED, Call, Slot, parameters
 from allformer.auditor.infer.arguments import CROSS_WORDS, is_mask, side
 from allformer.auditor.infer.attempt import attempt
+from allformer.auditor.infer.images import images, sees_images
 from allformer.auditor.infer.torch_modules import STOCK
 from allformer.auditor.mask_encoding import Encoding, padding_encodings
 from allformer.auditor.probe import distance, scale_of
@@ -23,13 +24,20 @@ def first_run(plan: Call, module: nn.Module, twin: Any, width: int | None) -> No
     if _search(plan, module, twin, width) or _other_layouts(plan, module, twin, width):
         plan.tried.clear()
         return
+    if images(plan, module, twin):
+        plan.tried.clear()
+        return
     if plan.user is None and _square(plan, module, twin, width):
         return
     reasons = "; ".join(plan.tried[:3]) or "nothing could be tried: give vocab= or width="
-    raise AuditError(
-        f"the module could not be called ({plan.style}; {reasons}). Say how: "
-        f"audit(module, call=lambda module, ids: module(...)), and kind=, vocab= where known"
-    )
+    how = "audit(module, call=lambda module, ids: module(...)), and kind=, vocab= where known"
+    if sees_images(module) and plan.user is None:
+        how = (
+            "it seems to take images, so audit(module, kind='encoder', width=C·p·p, call=lambda "
+            "module, x: module(images)) with images (B, C, H, W) that you make of the patches x "
+            "(B, N, C·p·p)"
+        )
+    raise AuditError(f"the module could not be called ({plan.style}; {reasons}). Say how: {how}")
 
 
 def _other_layouts(plan: Call, module: nn.Module, twin: Any, width: int | None) -> bool:

@@ -74,6 +74,7 @@ def _say(plan: Call, said: str | None) -> None:
         plan.notes.append(f"kind {plan.kind!r}: inferred; give kind= if it is another")
     plan.notes.insert(0, f"called as {plan.style}")
     what = f"ids below {plan.x.vocab}" if plan.x.ids else f"vectors of {plan.x.width}"
+    what = what if plan.x.picture is None else f"patches of {plan.x.width} numbers"
     if plan.has_source:
         there = f"ids below {plan.source.vocab or plan.x.vocab}" if plan.source.ids else "vectors"
         what += f", source: {there}"

@@ -24,6 +24,8 @@ def mask_slots(plan: Call, module: nn.Module, twin: Any) -> None:
         plan.x.keeps = True
         plan.source.keeps = plan.has_source
         return
+    if plan.x.picture is not None:
+        return  # every patch is real; a mask of patches says which are to be guessed
     for slot in [s for s in plan.slots if s.encoding.shape == "SS"]:
         _over_itself(plan, twin, slot)
     taken = {*plan.x.names, *plan.source.names, *plan.constants}
