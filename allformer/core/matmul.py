@@ -5,13 +5,19 @@ AMD's, oneDNN, which is inside torch as well, is faster for all but small produc
 "One matrix product on a CPU"). Its operator has no derivative, so `_Product` gives it one, whose
 products are oneDNN's too; transforms, watchers and compiled graphs do not know it, and see torch's.
 
+Who writes token by token says so (`few_rows_by`), and a compiled kernel serves products of a few
+rows: both of torch's read the weights anew for each, or copy them first.
+
 Legend: R rows, K inputs, N outputs.
 """
 
 from __future__ import annotations
 
 import platform
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +26,7 @@ from torch.autograd import forward_ad
 
 LARGE = 1 << 22  # rows × weights from which oneDNN wins: below, its call costs more than it saves
 MANY = 16  # rows: for fewer, MKL's one thread is no slower when the other cores are busy
+FEW = 8  # rows that the compiled kernel takes
 
 
 def _find_onednn() -> Any:
@@ -46,8 +53,32 @@ def onednn_is_faster() -> bool:
     return _onednn is not None
 
 
+class FewRows(Protocol):
+    """A kernel for a few rows (`lean/native.py`)."""
+
+    def fp32(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+
+
+_few: ContextVar[Callable[[Tensor], FewRows | None] | None] = ContextVar("few", default=None)
+
+
+@contextmanager
+def few_rows_by(find: Callable[[Tensor], FewRows | None]) -> Iterator[None]:
+    """Inside, products of a few rows are those of `find(weight)`, where there is one."""
+    token = _few.set(find)
+    try:
+        yield
+    finally:
+        _few.reset(token)
+
+
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x … K, weight N K, bias N → … N, all of one dtype."""
+    find = _few.get()
+    if find is not None and 0 < x.numel() <= FEW * x.shape[-1] and only_result(x, weight):
+        few = find(weight)
+        if few is not None:
+            return few.fp32(x, weight, bias if bias is None else bias.contiguous())
     if not _serves(x, weight):
         return F.linear(x, weight, bias)
     out: Tensor = (_Product.apply if torch.is_grad_enabled() else _times)(x, weight, bias)

@@ -22,7 +22,9 @@ from allformer.core.kernels.kernel import Case
 from allformer.core.kernels.paged import paged_serves
 from allformer.core.layout import Grid
 from allformer.core.lean import LeanDecoder
+from allformer.core.lean.native import few_for
 from allformer.core.lean.pages import Tokens
+from allformer.core.matmul import few_rows_by
 from allformer.core.mixers.full import Full
 from allformer.core.mixers.window import Window
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel
@@ -141,7 +143,8 @@ class Reader:
         room = table.shape[1] * self.size
         # What rows may become was checked when they came: no number is looked at here.
         side = Side(layout, inputs, None, room if self.longest is None else min(room, self.longest))
-        with capturing():  # sizes come again, and the next step does the same as a graph
+        # Sizes come again, and the next step does the same as a graph.
+        with capturing(), few_rows_by(few_for):
             hidden = self._hidden(side, sources)
         return widen(self.model.logits(hidden[layout.starts[1:].long() - 1]))
 

@@ -21,6 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from allformer.core.lean.native import few_for
+from allformer.core.matmul import few_rows_by
 from allformer.core.model import DecoderOnlyModel, EncoderDecoderModel, Model
 from allformer.core.precision import widen
 from allformer.core.states import Cache
@@ -150,7 +152,8 @@ class EncoderDecoderStepper:
         new = state.unread(tokens)
         cache = self.model.new_cache() if state.cache is None else state.cache
         how: dict[str, Any] = {"dtype": self.dtype, "every": every}
-        logits = self.model.step(new, cache, state.memory, state.mask, **how)
+        with few_rows_by(few_for):
+            logits = self.model.step(new, cache, state.memory, state.mask, **how)
         if state.cache is not None:
             state.memory = None  # the cache has its keys and values
         return widen(logits)
@@ -199,7 +202,8 @@ class DecoderStepper:
             # As in transformers' generate: only what is kept has a number, whatever the position.
             where = state.mask.cumsum(1)[:, -new.shape[1] :].sub(1).clamp_min(0)
         how: dict[str, Any] = {"dtype": self.dtype, "every": every}
-        logits = self.model.step(new, cache, state.mask, position_ids=where, **how)
+        with few_rows_by(few_for):
+            logits = self.model.step(new, cache, state.mask, position_ids=where, **how)
         return widen(logits)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from allformer.core import matmul as module
 from allformer.core.linear import Linear
-from allformer.core.matmul import LARGE, MANY, added, matmul
+from allformer.core.matmul import LARGE, MANY, added, few_rows_by, matmul
+from allformer.generate import reader, stepper
+from allformer.generate.engine import Engine
+from tests.models import SPREAD, loud
 
 LARGEST = 4.0  # of the values below: differences count against it, as everywhere in fp32
 needs_onednn = pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch without oneDNN")
@@ -50,6 +54,59 @@ def test_results_alone_come_from_onednn_and_agree(calls: list[str], mode, biased
             assert out.shape == right.shape
             assert (out - right).abs().le(3e-6 * LARGEST).all()
     assert len(calls) == 3  # few rows go elsewhere
+
+
+class Spied:
+    """A kernel for few rows that keeps how many it was given."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def fp32(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        self.rows.append(x.numel() // x.shape[-1])
+        assert bias is None or bias.is_contiguous()
+        return F.linear(x, weight, bias)
+
+
+def test_a_few_rows_are_the_compiled_kernels_where_somebody_says_so() -> None:
+    x, weight, bias = matrices()
+    kernel, spread = Spied(), torch.stack([bias, bias], 1)[:, 0]
+    with few_rows_by(lambda w: kernel if w.shape == weight.shape else None), torch.no_grad():
+        for rows in (x[0, 0], x[:, 0], x[:2, :4], x[0, :9], x[:0, 0]):
+            assert torch.equal(matmul(rows, weight, spread), F.linear(rows, weight, bias))
+        assert kernel.rows == [1, 3, 8]  # nine are too many, and none at all is nothing
+        matmul(x[0, 0, :80], weight[:, :80].contiguous(), bias)  # it has none for this one
+        matmul(x[0, 0].double(), weight.double(), bias.double())
+        with torch.enable_grad():
+            matmul(x[0, 0], weight, bias)
+        with FlopCounterMode(display=False):
+            matmul(x[0, 0], weight, bias)
+        assert kernel.rows == [1, 3, 8]
+    with torch.no_grad():
+        matmul(x[0, 0], weight, bias)
+    assert kernel.rows == [1, 3, 8]
+
+
+@pytest.mark.parametrize("family", ["decoder window", "seq2seq buckets"])
+def test_who_writes_token_by_token_says_so(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    """Also where the decoder does not run lean: the plain steppers, and an engine."""
+    kernel = Spied()
+    for room in (stepper, reader):
+        monkeypatch.setattr(room, "few_for", lambda weight: kernel)
+    model = loud(SPREAD[family]).float()
+    plain: Any = stepper.plain_stepper(model)
+    with torch.inference_mode():
+        ids = torch.tensor([[5, 6]])
+        state = plain.open(ids, None)
+        plain.step(ids[:, :1], state)
+        assert kernel.rows
+        kernel.rows.clear()
+        engine = Engine(model, pages=9, page=4)
+        engine.reader.lean = None
+        engine.add([5, 6], max_new_tokens=2).result()
+    assert kernel.rows
 
 
 def check_derivatives() -> None:
