@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from allformer.core.fused import trains
-from allformer.core.matmul import matmul
+from allformer.core.matmul import matmul, outer
 from allformer.core.precision import widen
 from allformer.errors import ConfigError
 
@@ -274,4 +274,4 @@ def _outer(d_logits: Tensor, h: Tensor, wide: torch.dtype) -> Tensor:
     """∂loss/∂W of a chunk, C V and C D → V D, accumulated in fp32 where the chip can do so."""
     if d_logits.is_cuda and d_logits.dtype != wide:
         return torch.mm(d_logits.t(), h, out_dtype=wide)
-    return matmul(d_logits.t(), h.t(), None).to(wide)
+    return outer(d_logits, h).to(wide)

@@ -74,7 +74,7 @@ def few_rows_by(find: Callable[[Tensor], FewRows | None]) -> Iterator[None]:
 
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x … K, weight N K, bias N → … N, all of one dtype."""
-    find = _few.get()
+    find = None if torch.compiler.is_compiling() else _few.get()  # a graph knows no such thing
     if find is not None and 0 < x.numel() <= FEW * x.shape[-1] and only_result(x, weight):
         few = find(weight)
         if few is not None:
@@ -91,6 +91,17 @@ def added(y: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         return y + matmul(x, weight, None)
     flat = torch.addmm(y.reshape(-1, y.shape[-1]), x.flatten(0, -2), weight.t())
     return flat.view(y.shape)
+
+
+def outer(dy: Tensor, x: Tensor) -> Tensor:
+    """dyᵀ x, R N and R K → N K: the gradient of a weight.
+
+    oneDNN copies the first of two matrices into its order: let it be the smaller one.
+    """
+    rows, outputs, inputs = *dy.shape, x.shape[1]
+    if _serves(x.t(), dy.t()) and (rows + outputs) * inputs < rows * outputs:  # copied as it lies
+        return matmul(x.t(), dy.t(), None).t()
+    return matmul(dy.t(), x.t(), None)
 
 
 def _serves(x: Tensor, weight: Tensor) -> bool:
@@ -125,7 +136,7 @@ class _Product(torch.autograd.Function):
         if weight is not None:
             dx = matmul(dy, weight.t(), None).view(ctx.shape)
         if x is not None:
-            dw = matmul(dy.t(), x.reshape(-1, x.shape[-1]).t(), None)
+            dw = outer(dy, x.reshape(-1, x.shape[-1]))
         return dx, dw, dy.sum(0) if ctx.needs_input_grad[2] else None
 
 

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from allformer.core import matmul as module
 from allformer.core.linear import Linear
-from allformer.core.matmul import LARGE, MANY, added, few_rows_by, matmul
+from allformer.core.matmul import LARGE, MANY, added, few_rows_by, matmul, outer
 from allformer.generate import reader, stepper
 from allformer.generate.engine import Engine
 from tests.models import SPREAD, loud
@@ -54,6 +54,27 @@ def test_results_alone_come_from_onednn_and_agree(calls: list[str], mode, biased
             assert out.shape == right.shape
             assert (out - right).abs().le(3e-6 * LARGEST).all()
     assert len(calls) == 3  # few rows go elsewhere
+
+
+@needs_onednn
+@pytest.mark.parametrize(("inputs", "first"), [(100, (100, 600)), (900, (800, 600))])
+def test_of_two_matrices_that_make_a_gradient_the_smaller_is_copied(
+    monkeypatch: pytest.MonkeyPatch, inputs: int, first: tuple[int, int]
+) -> None:
+    copied: list[tuple[int, ...]] = []
+
+    def spy(x: torch.Tensor, *more: object) -> torch.Tensor:
+        copied.append(tuple(x.shape))
+        return torch.ops.mkldnn._linear_pointwise(x, *more)
+
+    monkeypatch.setattr(module, "_onednn", spy)
+    draw = torch.Generator().manual_seed(0)
+    dy, x = torch.randn(600, 800, generator=draw), torch.randn(600, inputs, generator=draw)
+    with torch.no_grad():
+        found = outer(dy, x)
+    assert copied == [first]
+    wanted = dy.double().t() @ x.double()
+    assert (found - wanted).abs().max() < 1e-6 * wanted.abs().max() * LARGEST
 
 
 class Spied:
