@@ -40,16 +40,18 @@ def read(fields: Fields, architecture: str, keys: Collection[str]) -> Model:
     model: Model
     if architecture == "SiglipTextModel":
         used, model = [text], EncoderOnly(*towers.read_text(text, "pooler_output"))
+    elif architecture == "SiglipVisionModel":
+        used, model = [vision], towers.read_sight(vision)
     elif architecture == "SiglipModel":
+        vision.must("vision_use_head", True)
         words = towers.read_text(text, "text_embeds")
         sight = towers.read_vision(vision, "image_embeds")
         head = Contrast(words.head, sight.head, START, BIAS)
         used, model = [text, vision], TwoTowers(words.stack, sight.stack, head)
     else:
-        sight = towers.read_vision(vision, "pooler_output")
-        classes = ARCHITECTURES[architecture] == "class"
-        used, reader = [vision], class_head(fields, "patches") if classes else sight.head
-        model = EncoderOnly(sight.stack, reader)
+        vision.must("vision_use_head", True)  # held, and not read
+        stack = towers.read_vision(vision, "pooler_output").stack
+        used, model = [vision], EncoderOnly(stack, class_head(fields, "patches"))
     for tower in used:
         tower.close()
     return model

@@ -62,7 +62,6 @@ def read_text(fields: Fields, output: str) -> Tower:
 
 def read_vision(fields: Fields, output: str) -> Tower:
     """The tower that a vision_config means."""
-    fields.must("vision_use_head", True)
     side, norm = fields.take("image_size"), read_norm(fields)
     source = Patches(
         fields.take("patch_size"), fields.take("num_channels"), (side, side), cls=False
@@ -149,13 +148,20 @@ def probe_shapes(stack: Stack) -> dict[str, Shape]:
 
 
 def _read(text: bool, fields: Fields, architecture: str, keys: Collection[str]) -> EncoderOnly:
-    return EncoderOnly(*(read_text if text else read_vision)(fields, "pooler_output"))
+    return EncoderOnly(*read_text(fields, "pooler_output")) if text else read_sight(fields)
+
+
+def read_sight(fields: Fields) -> EncoderOnly:
+    """The vision tower alone: with its probe, or its patches as they are."""
+    stack, head = read_vision(fields, "pooler_output")
+    return EncoderOnly(stack, head if fields.flag("vision_use_head", True) else None)
 
 
 def _write(text: bool, model: EncoderOnly) -> dict[str, Any]:
     stack = fit(model, EncoderOnly, "is not an encoder").encoder
-    head = fit(model.head, VectorHead, "gives no vector")
-    return write_text(Tower(stack, head)) if text else write_vision(stack)
+    if text:
+        return write_text(Tower(stack, fit(model.head, VectorHead, "gives no vector")))
+    return write_vision(stack) | ({"vision_use_head": False} if model.head is None else {})
 
 
 def weights(text: bool, model: EncoderOnly, architecture: str) -> WeightMap:
@@ -164,8 +170,16 @@ def weights(text: bool, model: EncoderOnly, architecture: str) -> WeightMap:
     if text:
         ops = text_weights(stack, "encoder", "head", "")
         return [*ops, Ignored(rf"vision_model\..*|{others}", WHY)]
-    ops = vision_weights(stack, "encoder", "") + probe_weights(stack, "head.probe", "head")
+    ops = vision_weights(stack, "encoder", "")
+    if model.head is None:  # a file of both towers has a probe nevertheless
+        return [*ops, Ignored(rf"head\..*|text_model\..*|{others}", WHY)]
+    ops += probe_weights(stack, "head.probe", "head")
     return [*ops, Ignored(rf"text_model\..*|{others}", WHY)]
+
+
+def _kind(model: Any) -> str:
+    """One class of transformers, with its probe and without."""
+    return "VectorHead" if model.head is None else head_kind(model)
 
 
 def _family(name: str, usual: dict[str, Any]) -> Family:
@@ -173,7 +187,7 @@ def _family(name: str, usual: dict[str, Any]) -> Family:
     return Family(
         f"siglip_{name.lower()}_model", {f"Siglip{name}Model": "VectorHead"}, usual, {},
         partial(_read, text), partial(_write, text), partial(weights, text),
-        prefix=f"{name.lower()}_model.", kind=head_kind,
+        prefix=f"{name.lower()}_model.", kind=head_kind if text else _kind,
     )  # fmt: skip
 
 

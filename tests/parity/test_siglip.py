@@ -44,7 +44,11 @@ CLASSES = Case(
     "siglip classes", SiglipForImageClassification, make(SiglipConfig, **BOTH, num_labels=3),
     labels="class",
 )  # fmt: skip
-CASES = [WORDS, SIGHT, WHOLE, CLASSES]
+PATCHES = Case(
+    "siglip patches", SiglipVisionModel, make(SiglipVisionConfig, **VISION, vision_use_head=False),
+    labels="none",
+)  # fmt: skip
+CASES = [WORDS, SIGHT, WHOLE, CLASSES, PATCHES]
 BY_NAME = {case.name: case for case in CASES}
 
 
@@ -65,6 +69,14 @@ def test_a_probe_reads_images_of_any_size(disk: dict[str, Path]) -> None:
     compare(SIGHT, ours, theirs, {"pixel_values": images()}, *names)
     larger = {"pixel_values": images(2, (13, 22)), "interpolate_pos_encoding": True}
     compare(SIGHT, ours, theirs, larger, *names)
+
+
+def test_a_tower_without_a_probe_gives_its_patches(disk: dict[str, Path], tmp_path: Path) -> None:
+    ours, theirs = af.load(disk["siglip patches"]), zoo.oracle(PATCHES)
+    compare(PATCHES, ours, theirs, {"pixel_values": images()}, "last_hidden_state")
+    assert ours.head is None
+    af.save(af.build(ours.config, seed=0), tmp_path)
+    assert not json.loads((tmp_path / "config.json").read_text())["vision_use_head"]
 
 
 def check_both(case: Case, path: Path) -> None:
