@@ -29,7 +29,7 @@ from allformer.families.fairseq import LENGTH, Style
 from allformer.families.family import as_told, expect, fit, one
 from allformer.families.fields import Fields
 from allformer.families.heads import SmallHead, small_head
-from allformer.families.kinds import FLAG, LAYERS, NUMBER, WHOLE
+from allformer.families.kinds import FLAG, LAYERS, LIST, NUMBER, WHOLE
 from allformer.families.tokens import read_tokens, write_tokens
 
 
@@ -91,6 +91,8 @@ def _refuse_others(style: Style, fields: Fields) -> None:
     fields.must("static_position_embeddings", isinstance(style.position(1), Sinusoidal))
     fields.must("do_blenderbot_90_layernorm", False)
     fields.inert(WHOLE, "extra_pos_embeddings")
+    fields.inert(LIST, "student_encoder_layers", "student_decoder_layers")  # of those distilled
+    fields.inert(NUMBER, "replacing_rate", "save_step")
     fields.inert(FLAG, "add_bias_logits")
     fields.inert(NUMBER, "classif_dropout")
     fields.causal()

@@ -127,4 +127,19 @@ _INERT: dict[Kind, str] = {
     LIST: "bad_words_ids exponential_decay_length_penalty",
     OBJECT: "task_specific_params label2id id2label gradient_checkpointing_kwargs",
 }
-INERT = {name: kind for kind, names in _INERT.items() for name in names.split()}
+# What programs beside transformers leave there, for themselves: for browsers, adapters, faster
+# training; and lengths and tokens of the tokeniser, which has files of its own.
+_OTHERS: dict[Kind, str] = {
+    FLAG: "is_llama_config unsloth_fixed _flash_attn_2_enabled",
+    WHOLE: "max_sequence_length max_seq_length model_max_length max_new_tokens min_new_tokens",
+    NUMBER: "neftune_noise_alpha",
+    TEXT: "unsloth_version model_name _attn_implementation cache_implementation",
+    IDS: "mask_token_id cls_token_id unk_token_id",
+    OBJECT: "transformers.js_config sentence_transformers adapters",
+}
+INERT = {
+    name: kind
+    for table in (_INERT, _OTHERS)
+    for kind, names in table.items()
+    for name in names.split()
+}

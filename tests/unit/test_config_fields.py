@@ -10,7 +10,7 @@ import transformers as hf
 
 from allformer.errors import CheckpointError
 from allformer.families import FAMILIES
-from allformer.families.config_json import read_config
+from allformer.families.config_json import read_config, write_config
 from allformer.families.kinds import INERT, MOST_LAYERS, OBJECT, TEXT, WORDS
 from tests.parity.make_transfo_xl import FILE
 
@@ -59,6 +59,35 @@ def said(family: str) -> dict[str, Any]:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_transformers_writes_is_read(family):
     assert read_config(said(family))[1].family == family
+
+
+# As published: SmolLM2, models tuned with unsloth, the first LLaMAs, distilbart, sentence encoders.
+ELSEWHERE = {
+    "llama": {
+        "is_llama_config": True, "rope_interleaved": False, "pretraining_tp": 2,
+        "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}, "unsloth_fixed": True,
+        "unsloth_version": "2024.9", "max_sequence_length": 2048, "neftune_noise_alpha": 5,
+        "_attn_implementation": "sdpa",
+    },
+    "bart": {
+        "replacing_rate": 0, "student_encoder_layers": None, "student_decoder_layers": [0, 6],
+        "save_step": 58, "max_new_tokens": 60,
+    },
+    "bert": {
+        "sentence_transformers": {"version": "3.0"}, "model_name": "x", "mask_token_id": 103,
+        "adapters": {"adapters": {}, "config_map": {}}, "model_max_length": 512,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ELSEWHERE)
+def test_what_other_programs_write_changes_nothing_and_is_kept(family):
+    raw = {**said(family), **ELSEWHERE[family]}
+    tree, known = read_config(raw)
+    assert tree == read_config(said(family))[0]
+    assert ELSEWHERE[family].items() <= write_config(tree, known)[0].items()
+    with pytest.raises(CheckpointError, match="rope_interleaved=True"):
+        read_config({**raw, "rope_interleaved": True})
 
 
 @pytest.mark.parametrize("family", FAMILIES)
