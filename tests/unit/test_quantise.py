@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from copy import deepcopy
 
 import pytest
@@ -14,9 +15,11 @@ from allformer.core.calibrate import calls_of, watch
 from allformer.core.linear import Linear
 from allformer.core.quantise import matrices, quantise, rounded
 from allformer.core.quantised import Quantised, QuantisedApart, is_quantised, widen_all
+from allformer.core.quantised_cpu import plain_products
 from allformer.core.rounding import compensated, fit_group, nearest, scales
 from allformer.errors import CheckpointError, ConfigError
-from tests.models import SPREAD, decoder_only, loud, seq2seq, tokens
+from allformer.families import FAMILIES
+from tests.models import SPREAD, decoder_only, loud, right_padding, seq2seq, tokens
 
 
 def weight(outputs: int = 48, inputs: int = 64, seed: int = 0):
@@ -131,6 +134,47 @@ def test_any_model_runs_in_few_bits(name):
     assert not is_quantised(wide)
     found = verify(model, wide, ("few", "wide"))
     assert all(each.sound for each in found if each.largest_value < torch.inf)  # of no masked logit
+
+
+ENCODER = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99}
+SIDES = {
+    "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "vocab_size": 99,
+}  # fmt: skip
+WIDE = {
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 99},
+    "llama": {**ENCODER, "intermediate_size": 96, "num_key_value_heads": 2},
+    "t5": {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4,
+           "vocab_size": 99},
+    "bart": SIDES,
+    "bert": {**ENCODER, "intermediate_size": 96},
+}  # fmt: skip
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("family", WIDE)
+def test_a_row_among_others_is_what_it_is_alone(family, kind):
+    """In eight bits to what a second digit leaves; in four, whose products on a CPU are in bf16,
+    with matrices made whole."""
+    model = quantise(loud(FAMILIES[family].make(WIDE[family])).float(), kind)
+    ids, lengths = tokens(4, 30, vocab=99), (30, 17, 8, 1)
+    mask = right_padding(list(lengths), 30)
+    more = {"decoder_input_ids": tokens(4, 6, seed=1)} if family in ("t5", "bart") else {}
+
+    def answer(rows: slice, width: int):
+        given = {name: x[rows] for name, x in more.items()}
+        given |= {"input_ids": ids[rows, :width] * mask[rows, :width]}
+        out = model(attention_mask=mask[rows, :width], **given)
+        return out.last_hidden_state if out.logits is None else out.logits
+
+    with plain_products() if kind == "int4" else nullcontext():
+        together = answer(slice(None), 30)
+        for i, length in enumerate(lengths):
+            alone = answer(slice(i, i + 1), length)[0]
+            found = together[i, : len(alone)]
+            most = (1e-3 if kind == "int8" else 2e-5) * alone.abs().max()
+            assert (found - alone).abs().max() <= most
 
 
 def test_attention_and_feed_forward_are_rounded_and_the_rest_is_not():
