@@ -138,12 +138,19 @@ def _shapes(misfit: Misfit, ours: Mapping[str, str]) -> Iterator[str]:
         and has[1:] == wants[1:]
         and _is_table(ours.get(name, ""))
     )
+    others = len(misfit.shape) - len(turned) - sum(rows.values())
+    for name, (stored, wanted) in misfit.shape.items():
+        if ours.get(name) == "head.out.weight" and len(stored) == 2 and stored[1:] == wanted[1:]:
+            yield (
+                f"the head has {stored[0]:,} outputs where config.json tells of {wanted[0]:,}; "
+                f"check num_labels and id2label there (for answers it has 2)"
+            )
+            del rows[stored[0], wanted[0]]
     for (has, wants), _ in rows.most_common(2):
         yield (
             f"tables of {has:,} rows where the config says {wants:,}: a vocabulary (or length) "
             f"resized after training; check vocab_size and max_position_embeddings in config.json"
         )
-    others = len(misfit.shape) - len(turned) - sum(rows.values())
     if others and not misfit.missing and not misfit.unexpected:
         yield "the names fit but sizes differ: the config.json of another size of this model"
 

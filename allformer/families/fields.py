@@ -125,10 +125,11 @@ class Fields:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes, in order."""
-        names = self.raw.get("id2label")
-        if not names:
-            count = self.raw.get("num_labels") or self.usual.get("num_labels", 2)
+        """The names of the classes, in order; where their number is said and is another, it counts,
+        as in transformers."""
+        names, said = self.raw.get("id2label"), self.raw.get("num_labels")
+        if not names or (said and isinstance(names, dict) and len(names) != said):
+            count = said or self.usual.get("num_labels", 2)
             check_kind("num_labels", count, LABELS)
             return tuple(f"LABEL_{i}" for i in range(count))
         try:

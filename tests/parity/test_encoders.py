@@ -331,6 +331,19 @@ def test_an_untied_head_adds_the_decoders_bias_and_keeps_the_other(family, head,
     assert not again[f"{head}.bias"].any()
 
 
+def test_the_number_of_labels_counts_where_their_names_are_others(written, tmp_path):
+    two = {"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}
+    count = zoo.oracle(BY_NAME["Bert classes"]).config.num_labels
+    said = {**two, "num_labels": count}
+    path = rewrite(written["Bert classes"], tmp_path / "said", lambda t: t, said)
+    check_forward("Bert classes", "right", path)
+    names = BertForSequenceClassification.from_pretrained(path).config.id2label
+    assert af.load(path).config.head.labels == tuple(names.values())
+    path = rewrite(written["Bert classes"], tmp_path / "unsaid", lambda t: t, two)
+    with pytest.raises(CheckpointError, match=f"head has {count} outputs where .* tells of 2"):
+        af.load(path)
+
+
 def test_a_file_with_other_positions_than_its_config_is_refused(written, tmp_path):
     name = "embeddings.position_ids"
     path = rewrite(
