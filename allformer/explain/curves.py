@@ -10,7 +10,7 @@ from allformer import config
 from allformer.config.head import words_of
 from allformer.explain.charts import Chart, Points, Series, line_chart, rows_to_points, smooth, thin
 from allformer.explain.headline import figure_name
-from allformer.explain.words import Pair, sentences, word
+from allformer.explain.words import WORDS, Pair, sentences, word
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -118,7 +118,9 @@ def _terms(history: Rows) -> dict[str, Chart]:
     for key in keys:
         series = _pair(rows_to_points(history, key), rows_to_points(history, _HELD + key))
         if series:
-            title = word("chart.term", name=key.removeprefix("nll_"))
+            name = key.removeprefix("nll_")
+            term = f"chart.term.{name}"
+            title = word(term) if term in WORDS else word("chart.term", name=name)
             found[key] = line_chart(key, title, word("chart.plain"), series, css="small")
     return found
 

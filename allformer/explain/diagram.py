@@ -193,6 +193,8 @@ def _plus(column: Column, position: config.Position) -> None:
     """The circle where the positions are added, with the positions' own little wave."""
     x, y, out = column.x, column.y - 11, column.out
     learned = isinstance(position, config.Learned | config.LearnedPlane)
+    computed = isinstance(position, config.Sinusoidal | config.SinusoidalPlane)
+    stored = isinstance(position, config.StoredSinusoids)
     key = "diagram.learned" if learned else "diagram.sinusoidal"
     wave = x + out * 74
     column.parts.append(
@@ -203,8 +205,11 @@ def _plus(column: Column, position: config.Position) -> None:
         f'<path class="wire" d="M{wave - 10} {y:g}q5 -13 10 0t10 0"/>'
     )
     css = "small start" if out > 0 else "small end"
-    column.text(word(key), y - 2, css, wave + out * 22)
-    column.text(word("diagram.positions"), y + 13, css, wave + out * 22)
+    if learned or computed or stored:
+        column.text(word(key), y - 2, css, wave + out * 22)
+        column.text(word("diagram.positions"), y + 13, css, wave + out * 22)
+    else:
+        column.text(word("diagram.own"), y + 5, css, wave + out * 22)
     column.y -= 22
 
 

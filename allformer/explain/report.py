@@ -108,6 +108,10 @@ def write_report(
     if facts.get("title"):
         title = said(facts["title"])
     parameters = sum(p.numel() for p in model.parameters())
+    texts = bool(samples) or bool(predictions and predictions.rows)
+    seen = sees or hearing_stack(model.config) is not None or texts
+    looked = _attention_of(model, tokenizer, processor, predictions, maps) if seen else ""
+    translators = {} if alone or predictions is not None else COMMANDS
     parts = {
         "heading": spans(title),
         "lead": spans(headline.lead(model.config, facts)),
@@ -116,30 +120,31 @@ def write_report(
         "tuned": tuned,
         "layers": _layers(layers),
         **_curves(history, plots, model.config),
-        "attention": _attention_of(model, tokenizer, processor, predictions, maps),
+        "attention": _attention(looked),
         "positions_title": spans(word("places.heading" if sees else "positions.title")),
         "positions": paragraphs((about_places if sees else about_positions)(model.config)),
         "heats": place_map(model) if sees else "".join(chart.html for chart in heats.values()),
         "placement": paragraphs(_placement(model.config)),
         "diagram": architecture(model.config),
         **_cost(model.config, parameters),
-        "commands": commands_list({**({} if alone else COMMANDS), **facts.get("commands", {})}),
+        "commands": commands_list({**translators, **facts.get("commands", {})}),
         "facts": facts_list(facts),
         "config": escape(model.config.to_json()),
     }
     data = {"plots": {name: chart.data for name, chart in drawn.items()}, "attention": maps}
-    nav = _nav(predictions is None, bool(tuned), bool(layers))
+    nav = _nav(predictions is None, bool(tuned), bool(layers), bool(looked))
     return write_page(path, title=title, nav=nav, main=filled("run.html", parts), data=data)
 
 
-def _nav(translates: bool, tuned: bool, layers: bool) -> dict[str, Pair]:
+def _nav(translates: bool, tuned: bool, layers: bool, looked: bool) -> dict[str, Pair]:
     """The sections' names by their ids."""
     names = {
         "samples": "samples" if translates else "examples",
         "curves": "curves",
         **({"tuned": "tuned"} if tuned else {}),
         **({"statistics": "layers"} if layers else {}),
-        **{key: key for key in ("attention", "positions", "architecture", "cost", "next")},
+        **({"attention": "attention"} if looked else {}),
+        **{key: key for key in ("positions", "architecture", "cost", "next")},
     }
     return {key: word(f"nav.{name}") for key, name in names.items()}
 
@@ -209,9 +214,19 @@ def _attention_of(
     return _over_tokens(model.config, maps)
 
 
+def _attention(looked: str) -> str:
+    """The section on where the model looks, if there is something to be seen."""
+    if not looked:
+        return ""
+    title = spans(word("attention.title"))
+    return f'<section id="attention"><h2>{title}</h2>{looked}</section>'
+
+
 def _over_tokens(model: config.Model, maps: Sequence[dict[str, Any]]) -> str:
-    """Maps of tokens by tokens, to choose from."""
-    parts = {**_about_attention(model), "attention_map": _attention(maps), "space": _space(maps)}
+    """Maps of tokens by tokens, to choose from; a word where the texts are too long for them."""
+    if not maps:
+        return paragraphs([word("attention.none")])
+    parts = {**_about_attention(model), "attention_map": _map(maps), "space": _space(maps)}
     return filled("attention.html", parts)
 
 
@@ -252,9 +267,7 @@ def _curves(
     return {"loss": loss, "small": small + hint, "about_loss": about if loss else ""}
 
 
-def _attention(maps: Sequence[dict[str, Any]]) -> str:
-    if not maps:
-        return paragraphs([word("attention.none")])
+def _map(maps: Sequence[dict[str, Any]]) -> str:
     note = spans(still(maps[0]))
     picture = f'<p class="note">{note}</p><div class="wide">{alignment(maps[0])}</div>'
     return f'<div id="maps">{picture}</div>'

@@ -90,6 +90,8 @@ def _section(part: Part, plots: dict[str, Chart]) -> str:
         f"{_shown(part.predictions)}"
         f"{examples.confusion_table(part.predictions)}{part.inside}{_inside(part)}"
     )
+    if part.plots:  # a page of its own
+        html += f"<h2>{spans(word('curves.title'))}</h2>"
     name = f"loss-{part.name}"
     if (chart := loss_chart(part.history, "chart.plain", name, "small")) is not None:
         plots[name] = chart

@@ -115,6 +115,24 @@ SOUND_WORDS: dict[str, Pair] = {
         "{mels} bands → {dim}, every other",
         "{mels} 频带 → {dim}，隔一取一",
     ),
+    "architecture.intro.hears": (
+        "Read from the bottom up. Beside each arrow stands the shape of what flows there: "
+        "<var>B</var> recordings in a batch, <var>S</var> states of sound, <var>T</var> tokens "
+        "that are written.",
+        "自下而上读。箭头旁标的是流经张量的形状：<var>B</var> 为批内录音数，"
+        "<var>S</var> 为声音向量数，<var>T</var> 为写出的词元数。",
+    ),
+    "growth.title.hears": (
+        "What the work is spent on as recordings grow",
+        "录音变长，计算花在哪里",
+    ),
+    "growth.intro.hears": (
+        "Forward operations for one state of sound and one token that is written, with as many of "
+        "either. Comparing every one with every other grows with the length; the rest stays as it "
+        "is.",
+        "处理一个声音向量加一个写出的词元的前向计算量，假定两者一样多。"
+        "两两比较的开销随长度增长，其余部分不变。",
+    ),
     "part.convolution 1": ("convolution 1", "卷积 1"),
     "part.convolution 2": ("convolution 2", "卷积 2"),
     "positions.stored": (

@@ -6,6 +6,7 @@ from html import escape
 
 from allformer import config
 from allformer.count import Count, Part, count
+from allformer.explain.sound.listens import hearing_stack
 from allformer.explain.vision.looks import reads_pictures
 from allformer.explain.words import WORDS, Pair, joined, said, sentences, spans, word
 
@@ -93,9 +94,12 @@ def crossing(model: config.Model) -> int | None:
 
 
 def by_shape(key: str, model: config.Model) -> str:
-    """The key of the words for a translator, for a model of one stack, or for one that sees."""
+    """The key of the words for two stacks of texts, for one stack, for a model that sees, or for
+    one that writes what it hears."""
     if reads_pictures(model):
         return f"{key}.sees"
+    if len(model.stacks) > 1 and hearing_stack(model) is not None:
+        return f"{key}.hears"
     return key if len(model.stacks) > 1 else f"{key}.one"
 
 
@@ -135,5 +139,11 @@ def _bar(table: Count) -> str:
         cells += f'<span class="{name}" style="width:{share:.2f}%">{text}</span>'
     return (
         f'<tr><th scope="row" class="n">{table.length:,}</th><td><span class="stack">{cells}</span>'
-        f'</td><td class="n">{table.flops_per_token / 1e6:,.1f}</td></tr>'
+        f'</td><td class="n">{_millions(table.flops_per_token)}</td></tr>'
     )
+
+
+def _millions(number: float) -> str:
+    """`_millions(31_000)` → 0.031: of a small model there is something to be seen too."""
+    millions = number / 1e6
+    return f"{millions:,.1f}" if millions >= 1 else f"{millions:.2g}"

@@ -300,7 +300,7 @@ WORDS: dict[str, Pair] = {
         "<var>B</var> sentences in a batch, <var>S</var> source tokens, <var>T</var> target "
         "tokens.",
         "自下而上读。箭头旁标的是流经张量的形状：<var>B</var> 为批内句数，"
-        "<var>S</var> 为原文词元数，<var>T</var> 为译文词元数。",
+        "<var>S</var> 为输入词元数，<var>T</var> 为输出词元数。",
     ),
     "architecture.post": (
         "Each sub-layer is <b>post-norm</b>, as in the paper: norm(x + f(x)).",
@@ -326,13 +326,14 @@ WORDS: dict[str, Pair] = {
     "diagram.post": ("post-norm", "后归一化"),
     "diagram.pre": ("pre-norm", "前归一化"),
     "diagram.dropout": ("dropout {p}", "dropout {p}"),
-    "diagram.source": ("source tokens", "原文词元"),
-    "diagram.target": ("output so far", "已写出的译文"),
+    "diagram.source": ("source tokens", "输入词元"),
+    "diagram.target": ("output so far", "已写出的词元"),
     "diagram.embedding": ("Token embedding", "词嵌入"),
     "diagram.shared": ("{size}, shared", "{size}，共用"),
     "diagram.sinusoidal": ("sinusoidal", "正弦位置"),
     "diagram.learned": ("learned", "可学习位置"),
     "diagram.positions": ("positions", "编码"),
+    "diagram.own": ("positions", "位置编码"),
     "diagram.self": ("Self-attention", "自注意力"),
     "diagram.causal": ("Masked self-attention", "带掩码的自注意力"),
     "diagram.cross": ("Cross-attention", "交叉注意力"),
@@ -388,13 +389,16 @@ WORDS: dict[str, Pair] = {
     "part.head": ("Output head", "输出层"),
     "formula.shared with the encoder": ("shared with the encoder", "与编码器共用"),
     "formula.computed, not learned": ("computed, not learned", "由公式计算，无参数"),
+    "formula.stored, not learned": ("stored, not learned", "随权重保存，不学习"),
+    "formula.the first state itself": ("the first state itself", "第一个状态本身"),
+    "formula.a state as it is": ("a state as it is", "状态本身"),
     "formula.tied to the embedding": ("tied to the embedding", "与词嵌入共用"),
     "formula.tied to the embedding + V": ("tied to the embedding, + V", "与词嵌入共用，另加 V"),
     "growth.title": ("What the work is spent on as sentences grow", "句子变长，计算花在哪里"),
     "growth.intro": (
         "Forward operations for one source and one target token, in sentences of the same length. "
         "Comparing every token with every other grows with the length; the rest stays as it is.",
-        "处理一个原文词元加一个译文词元的前向计算量，假定两句等长。"
+        "处理一个输入词元加一个输出词元的前向计算量，假定两者等长。"
         "词元两两比较的开销随长度增长，其余部分不变。",
     ),
     "growth.cross": (

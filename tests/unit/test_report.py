@@ -275,9 +275,18 @@ def test_nothing_but_a_model_is_enough(tmp_path: Path) -> None:
     page = report(tmp_path, history=[], scores={}, samples=[], facts={})
     assert WORDS["curves.none"][1] in page
     assert WORDS["samples.none"][1] in page
-    assert WORDS["attention.none"][1] in page
+    assert WORDS["attention.title"][1] not in page
+    assert 'href="#attention"' not in page
     assert WORDS["page.title"][0] in page
     assert "BLEU" not in Outline(page).text
+
+
+def test_where_all_texts_are_too_long_for_a_map_it_is_said_and_nothing_is_explained(
+    tmp_path: Path,
+) -> None:
+    page = report(tmp_path, samples=[Sample("a " * 400, None, "b " * 400)])
+    assert WORDS["attention.none"][1] in page
+    assert WORDS["attention.heads"][1] not in page
 
 
 def test_a_diverged_history_is_drawn_as_far_as_it_goes(tmp_path: Path) -> None:

@@ -22,13 +22,15 @@ from allformer.explain.headline import lead
 from allformer.explain.heat import about_positions
 from allformer.explain.layers import MOST_COLUMNS, layer_charts
 from allformer.explain.report import write_report
-from allformer.explain.tables import growth, letters, parameter_table
+from allformer.explain.tables import growth, letters, parameter_table, part_name
 from allformer.explain.words import WORDS, counted
 from allformer.families.original import transformer
 from allformer.run_facts import USES, taught, used_as
 from allformer.run_report import report_run
 from allformer.train.loop import train
 from allformer.train.objectives import OBJECTIVES, find_objective
+from allformer.train.objectives.sound_codec import SoundCodec
+from allformer.train.objectives.text_to_image import TextToImage
 from allformer.train.predictions import Prediction, Predictions
 from allformer.train.recipe import make_recipe
 from allformer.train.tokenizing import expected
@@ -137,6 +139,33 @@ def test_the_loss_is_counted_in_what_the_head_gives(tmp_path):
     assert "ln 960" in page_of(tmp_path, small("decoder"))
     other = page_of(tmp_path, small("encoder", head=SpanHead()))
     assert WORDS["curves.any"][0] in other
+
+
+def test_what_reads_one_text_and_writes_another_is_no_translator_unless_it_was_taught_so(tmp_path):
+    config = af.preset("original-tiny")
+    other = page_of(tmp_path, config, facts={"commands": {"evaluate": "allformer evaluate here"}})
+    assert "allformer translate" not in other
+    assert "--source" not in other
+    assert "allformer translate" in page_of(tmp_path, config, predictions=None)
+
+
+def test_every_part_and_every_term_has_its_name_in_both_languages():
+    for name in af.presets():
+        for part in af.count(af.preset(name)).parts:
+            english, chinese = part_name(part.name)
+            assert english != chinese, f"{name}: {part.name}"
+    for name in ("words", "pair", *SoundCodec.terms, *TextToImage.terms):
+        assert f"chart.term.{name}" in WORDS
+
+
+def test_positions_of_ones_own_are_not_called_sinusoidal():
+    assert "sinusoidal" not in architecture(af.preset("dalle"))
+    assert "sinusoidal" in architecture(af.preset("original-base"))
+
+
+def test_a_small_model_has_figures_too(tmp_path):
+    table = growth(small("encoder"))
+    assert not re.search(r'<td class="n">0(\.0)?</td>', table)
 
 
 def test_families_of_one_stack_are_drawn(tmp_path):
