@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from allformer.auditor.context import Context
+from allformer.auditor.evidence.looks import all_hidden
 from allformer.auditor.probe import distance, part_outputs, scale_of
 from allformer.auditor.report import Finding
 from allformer.errors import AuditError
@@ -19,11 +20,13 @@ def blocker(ctx: Context) -> Finding | None:
 
 def _all_nan(ctx: Context) -> Finding | None:
     """No number comes out, with the user's own weights too: nothing else can be told."""
-    if ctx.kind == "norm" or ctx.call.slots:  # a mask that is given may be what hides everything
+    if ctx.kind == "norm":
         return None
     batch = ctx.call.batch(2)
     if bool(torch.isfinite(ctx.run(batch)).any()):
         return None
+    if ctx.call.slots:  # a mask that is given may be what hides everything
+        return _hidden_somewhere(ctx)
     out = ctx.run(batch, ctx.quiet)
     if bool(torch.isfinite(out).any()):
         return None
@@ -40,6 +43,21 @@ def _all_nan(ctx: Context) -> Finding | None:
             )
     return Finding(
         "training.nan", f"all {out.numel()} outputs are NaN or infinite before any training", first
+    )
+
+
+def _hidden_somewhere(ctx: Context) -> Finding | None:
+    """The mask that is given hides all keys of some attentions, and not those of others."""
+    hiding = [all_hidden(site) for site in ctx.seen.sites]
+    if all(hiding) or not any(hiding):
+        return None
+    site = ctx.seen.sites[hiding.index(True)]
+    return Finding(
+        "mask.inverted",
+        f"with a mask that hides nothing all {site.k.shape[1]} keys are hidden from every query in "
+        f"{sum(hiding)} of {len(hiding)} attentions, and all outputs are NaN: it is read the other "
+        f"way round there",
+        site.where,
     )
 
 

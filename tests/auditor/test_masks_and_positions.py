@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from allformer.auditor import audit
+from allformer.auditor.evidence.sinusoid import equal_or_rising
 
 V, D, H = 61, 48, 4
 
@@ -179,6 +180,13 @@ def test_sound_decoders_stay_quiet(options):
 ])  # fmt: skip
 def test_decoders(options, check):
     assert first(Decoder(**options), vocab=V) == check
+
+
+@pytest.mark.parametrize("base", [1e4, 5e5])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_frequencies_that_rise_in_small_heads(base, sign):
+    turn = torch.arange(12.0)[:, None] * base ** (sign * torch.arange(4).double() / 4)
+    assert bool(equal_or_rising(torch.cat([turn.cos(), turn.sin()], -1))) == (sign > 0)
 
 
 def test_halved_exponents_by_choice():

@@ -324,6 +324,35 @@ def test_a_call_function_may_count_the_mask(call):
         assert report.findings[0].check == check, report.text()
 
 
+class Turned(nn.Module):
+    """The source's padding is hidden from one side, and all but the padding from the other."""
+
+    def __init__(self, wrong, d=32):
+        super().__init__()
+        self.wrong, self.embed, self.head = wrong, nn.Embedding(V, d), nn.Linear(d, V)
+        self.register_buffer("places", SinePE(d).pe[0])
+        self.inner = nn.Transformer(d, 4, 1, 1, 48, batch_first=True)
+        self.more = nn.MultiheadAttention(d, 4, batch_first=True)
+
+    def forward(self, src, tgt, src_key_padding_mask=None):
+        x, y = (self.embed(ids) + self.places[: ids.shape[1]] for ids in (src, tgt))
+        pads = src_key_padding_mask
+        over = ~pads if self.wrong and pads is not None else pads
+        later = torch.ones(len(y[0]), len(y[0]), dtype=torch.bool).triu(1)
+        y = self.inner(
+            x, y, tgt_mask=later, src_key_padding_mask=pads, memory_key_padding_mask=pads
+        )
+        return self.head(y + self.more(y, x, x, key_padding_mask=over)[0])
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_mask_that_is_turned_around_on_one_of_two_ways(wrong):
+    torch.manual_seed(0)
+    report = audit(Turned(wrong), "seq2seq", vocab=V)
+    assert report.checks == ({"mask.inverted"} if wrong else set()), report.text()
+    assert not wrong or "in 1 of 4 attentions" in report.findings[0].evidence
+
+
 class Narrow(Pair):
     """One triangle, made for the target, cut to the source's length: it must not be longer."""
 

@@ -50,12 +50,13 @@ class Layer(nn.Module):
 
     def forward(self, x, open_, past=None):
         form = self.form
-        before = x if form in ("post", "post, pre", "raw, both") else self.one(x)
+        idle = self.one(x) if form == "idle" else None  # and nothing reads it
+        before = x if form in ("post", "post, pre", "raw, both", "idle") else self.one(x)
         y, kept = self.attention(before, open_, past)
         if form == "two projections":
             y = self.more(y)
-        if form == "post":
-            x = self.one(x + y)
+        if form == "post" or idle is not None:
+            x = (self.one if idle is None else self.end)(x + y)
             return self.two(x + self.feed(x)), kept
         if form == "post, pre":
             x = self.one(x + y)
@@ -84,7 +85,8 @@ class Model(nn.Module):
     def logits(self, ids, keep=None, cache=None):
         t, p = ids.shape[1], 0 if cache is None else cache[0][0].shape[2]
         begin = 0 if self.bug == "places begin anew" and t > 1 else p
-        x = self.table(ids) + self.places(torch.arange(begin, begin + t, device=ids.device))
+        places = torch.arange(begin, begin + t, device=ids.device)
+        x = self.table(ids) + self.places(places.flip(0) if self.bug == "from the end" else places)
         behind = {"triangle begins anew": 0, "one token at a time": p + t}.get(self.bug, p)
         shown = behind if p and t > 1 else p
         open_ = torch.ones(t, p + t, dtype=torch.bool, device=ids.device).tril(shown)
@@ -132,7 +134,111 @@ def test_a_mask_of_the_first_row_for_all(bug):
 MIXED = ["pre, post", "pre, branch", "post, pre", "raw, both"]
 
 
-@pytest.mark.parametrize("form", ["pre", "post", "normed at its end", *MIXED])
+@pytest.mark.parametrize("bug", ["", "from the end"])
+def test_positions_that_follow_the_length_of_the_text(bug):
+    said = evidence(Model(bug=bug), "positions.left_padding") if bug else []
+    assert bool(said) == bool(bug)
+    assert audit(Model(), "decoder", vocab=V, only=["positions.left_padding"]).ok
+
+
+class Reads(Model):
+    """An encoder that masks the padding by itself."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, ids):
+        real = ids != 0
+        open_ = {"": real, "inverted": ~real}.get(self.way, real)[:, None, None]
+        if self.way == "along the queries":
+            open_ = real[:, None, :, None].expand(-1, -1, -1, ids.shape[1])
+        x = self.table(ids) + self.places.weight[: ids.shape[1]]
+        for layer in self.layers:
+            x = layer(x, open_)[0]
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize(
+    ("way", "check"),
+    [("", None), ("inverted", "mask.inverted"), ("along the queries", "padding.query_axis")],
+)
+def test_a_padding_id_that_the_model_masks_by_itself(way, check):
+    only = ["mask.inverted", "padding.ignored", "padding.query_axis"]
+    report = audit(Reads(way), "encoder", vocab=V, only=only)
+    assert report.findings[0].check == check if check else report.ok, report.text()
+    assert way != "inverted" or "all 12 keys are hidden" in report.findings[0].evidence
+
+
+class Given(Attention):
+    """With scores and weights as two functions make them; `open_` says what should be seen."""
+
+    def __init__(self, scores, weights=lambda w: w):
+        super().__init__()
+        self.scores, self.weights = scores, weights
+
+    def forward(self, x, open_, past=None):
+        b, t, _ = x.shape
+        q, k, v = (m(x).view(b, t, H, -1).transpose(1, 2) for m in (self.q, self.k, self.v))
+        w = self.weights(self.scores(q @ k.mT * (D // H) ** -0.5, open_).softmax(-1))
+        return self.o((w @ v).transpose(1, 2).reshape(b, t, D)), None
+
+
+def usual(s, open_):
+    return s.masked_fill(~open_, torch.finfo(s.dtype).min)
+
+
+def lifted(s, open_):
+    """The mask with the wrong sign."""
+    return s + 1e9 * ~open_
+
+
+def lowered(s, open_):
+    """Later tokens are hidden, padding is lowered by 10."""
+    back = torch.ones(s.shape[-2:], dtype=torch.bool).tril()
+    return s.masked_fill(~back, torch.finfo(s.dtype).min) - 10 * (~open_ & back).to(s.dtype)
+
+
+def favoured(w):
+    """What distances add is added to the weights."""
+    far = torch.arange(w.shape[-1])[:, None] - torch.arange(w.shape[-1])
+    return w - 2.0 ** -torch.arange(1, H + 1).to(w)[:, None, None] * far.abs()
+
+
+@pytest.mark.parametrize(
+    ("scores", "weights", "check"),
+    [
+        (usual, lambda w: w, None),
+        (lifted, lambda w: w, "mask.inverted"),
+        (lowered, lambda w: w, "mask.finite"),
+        (usual, favoured, "positions.bias"),
+    ],
+)
+def test_what_is_done_to_scores_and_weights(scores, weights, check):
+    torch.manual_seed(0)
+    model = Masked()
+    for layer in model.layers:
+        layer.attention = Given(scores, weights)
+    only = ["mask.inverted", "mask.finite", "positions.bias"]
+    report = audit(model, "decoder", vocab=V, only=only)
+    assert report.findings[0].check == check if check else report.ok, report.text()
+
+
+class Lost(Given):
+    """What it read is thrown away."""
+
+    def forward(self, x, open_, past=None):
+        return 0 * super().forward(x, open_)[0], None
+
+
+def test_what_an_attention_reads_and_loses_is_no_inverted_mask():
+    model = Masked()
+    for layer in model.layers:
+        layer.attention = Lost(usual)
+    assert "mask.inverted" not in audit(model, "decoder", vocab=V).checks
+
+
+@pytest.mark.parametrize("form", ["pre", "post", "normed at its end", "idle", *MIXED])
 def test_norms_before_one_sub_layer_and_after_another(form):
     said = evidence(Model(form), "residual.after_norm")
     assert bool(said) == (form in MIXED)
@@ -186,6 +292,32 @@ def test_a_loss_that_reads_no_targets(deaf):
     said = evidence(Learns(deaf), "loss.shift")
     assert bool(said) == deaf
     assert not deaf or "does not read targets" in said[0]
+
+
+class Laid(Model):
+    """Logits and labels that are laid out in one way, or in two."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def forward(self, ids, targets=None):
+        logits = self.logits(ids)[0]
+        if targets is None:
+            return logits, None
+        if self.way == "reshaped":
+            return logits, F.cross_entropy(logits.reshape(len(ids), V, -1), targets)
+        labels = targets.T if self.way == "transposed" else targets
+        return logits, F.cross_entropy(logits.reshape(-1, V), labels.reshape(-1))
+
+
+@pytest.mark.parametrize(
+    ("way", "words"), [("", ""), ("transposed", "laid out (T, B)"), ("reshaped", "were reshaped")]
+)
+def test_labels_that_lie_in_another_order_than_the_logits(way, words):
+    said = evidence(Laid(way), "loss.shift")
+    assert bool(said) == bool(way)
+    assert not way or words in said[0]
 
 
 class OwnMask(Model):

@@ -8,7 +8,7 @@ from importlib import import_module
 
 ORDER = (
     "dropout", "patches", "heads", "softmax", "attention", "norms", "batch",
-    "mask_numbers", "future_leak", "mask_values", "relative_positions",
+    "mask_numbers", "future_leak", "nothing_shown", "mask_values", "relative_positions",
     "padding", "left_padding", "cross_attention", "source_padding", "positions",
     "position_tables", "layers", "residual", "branch_norms", "stream_norms", "loss",
     "decoder_input", "cache", "unused_weights", "saving", "packing", "greedy_search",

@@ -36,7 +36,8 @@ def branches(ctx: Context) -> Iterator[Finding]:
     for name, block, args, kwargs, x in blocks(ctx):
         silent = silenced(block)
         readers, added = _norms(silent, args, kwargs, x)
-        mixed = _mixed(silent, args, kwargs, x, readers, added)
+        alive = [n for n in readers if _alive(block, n, args, kwargs, x)]
+        mixed = _mixed(silent, args, kwargs, x, alive, added)
         if mixed is not None:
             before, after, raw = mixed
             yield Finding(
@@ -133,6 +134,12 @@ def _reaches(silent: nn.Module, part: str, args: Any, kwargs: Any, x: Tensor, ba
     moved = call_block(silent, args, kwargs, x, x)
     hook.remove()
     return moved is not None and distance(moved, base) > 1e-6
+
+
+def _alive(block: nn.Module, part: str, args: Any, kwargs: Any, x: Tensor) -> bool:
+    """Whether what a part gives is read at all."""
+    base = call_block(block, args, kwargs, x, x)
+    return base is not None and _reaches(block, part, args, kwargs, x, base)
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ def leak(ctx: Context) -> Iterator[Finding]:
             f"changing token {j} moves the output at position {t} by {size:.3g}; "
             f"{int(future.sum())} of {n * (n - 1) // 2} later tokens are seen"
         )
-        if look is not None and not bool(look.tril(-1).any()) and bool(look.triu(1).any()):
+        if look is not None and _later_alone(look):
             yield Finding("mask.inverted", f"{evidence}, and no earlier one is", where)
         elif look is not None and not bool(look.any()):
             yield Finding(
@@ -65,6 +65,8 @@ def leak(ctx: Context) -> Iterator[Finding]:
             yield Finding("mask.future_leak", evidence, _where(ctx, j, t))
         return
     if not bool(past.any()):
+        if look is not None and bool(look.tril(-1).any()):
+            return  # it looks at what is earlier, and what it reads there is lost
         yield Finding(
             "mask.inverted",
             "no output depends on any earlier token: every position sees itself alone",
@@ -84,6 +86,12 @@ def leak(ctx: Context) -> Iterator[Finding]:
                 site.where,
             )
             return
+
+
+def _later_alone(look: Tensor) -> bool:
+    """Whether positions look at later ones and at no earlier one; the last has nothing later: all
+    that it may look at has one and the same huge score, or none is shown."""
+    return bool(look.triu(1).any()) and not bool(look[:-1].tril(-1).any())
 
 
 def _far_only(views: list[tuple[Site, Tensor]]) -> str:

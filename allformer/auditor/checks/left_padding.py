@@ -102,3 +102,30 @@ def left(ctx: Context) -> Iterator[Finding]:
             f"logits stay, since scores depend on distances; but a short prompt in a wide batch "
             f"comes that much sooner to the end of the positions that were trained",
         )
+
+
+@check("positions.left_padding", kinds=("decoder",))
+def by_length(ctx: Context) -> Iterator[Finding]:
+    """The beginning of a text alone gives what it gives with more behind it."""
+    batch, n = ctx.one, ctx.positions()
+    if not ctx.call.x.ids or ctx.call.slots or not ctx.seen.sites:
+        raise NotApplicable("it takes no padding mask")
+    try:
+        seen, alone = ctx.watch(replace(batch, x=batch.x[:, : n // 2]))
+    except Exception as error:
+        raise NotApplicable(f"it runs at one length only: {error}") from error
+    whole = ctx.run(batch)[:, : n // 2]
+    if alone.shape == whole.shape and ctx.moved(alone, whole) and seen.sites:
+        short, long = seen.sites[0].scores, ctx.seen.sites[0].scores
+        same = short.shape[1:] == (n // 2, n // 2) and long.shape[1:] == (n, n)
+        if same and ctx.moved(short, long[:, : n // 2, : n // 2]):
+            yield Finding(
+                "positions.left_padding",
+                f"the first {n // 2} of {n} tokens give other outputs alone than with more behind "
+                f"them (by {distance(alone, whole):.3g}), and the scores of the first attention "
+                f"move already: positions are counted from the end, and follow the length",
+                seen.sites[0].where,
+            )
+            return
+    if not ctx.hides:
+        raise NotApplicable("it takes no padding mask")

@@ -46,6 +46,9 @@ def shift(ctx: Context) -> Iterator[Finding]:
                 f"at position t points at token t + {own} of the input",
             )
             return
+    if found is None and labels is not None and (said := _other_axis(grad, given)):
+        yield Finding("loss.shift", said)
+        return
     if found is None:
         raise NotApplicable("the targets that the gradient shows are not a shift of the labels")
     unshifted = ctx.call.labels_name in ("labels", "label", "lm_labels", "")
@@ -94,6 +97,27 @@ def _offset(target: Tensor, active: Tensor, labels: Tensor) -> int | None:
         if total and hits / total > 0.9:
             return offset
     return None
+
+
+def _other_axis(grad: Tensor, labels: Tensor) -> str:
+    """Logits and labels that are laid out differently: each is trained on another's label."""
+    rows, length, ids = grad.shape
+    target = grad.argmin(-1)
+    for cut in (0, 1):
+        n = length - cut
+        logits, wanted = grad[:, :n], labels[:, cut:]
+        if float((wanted.T.reshape(rows, n) == target[:, :n]).double().mean()) > 0.9:
+            return (
+                "the labels are laid out (T, B), the logits (B, T): the gradient of row 0 at "
+                "position 1 points at a label of row 1"
+            )
+        across = logits.reshape(rows, ids, n).argmin(1)
+        if float((across == wanted).double().mean()) > 0.9:
+            return (
+                f"the logits (B, T, {ids}) were reshaped to (B, {ids}, T), where their axes should "
+                f"be exchanged: each label pulls at numbers of other positions"
+            )
+    return ""
 
 
 @check("loss.padding", "loss.eos")

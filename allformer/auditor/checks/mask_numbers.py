@@ -27,11 +27,14 @@ def constants(ctx: Context) -> Iterator[Finding]:
     known = False
     for what, sites, hidden in _runs(ctx):
         for site in sites:
-            found = constant(site)
+            found, among = constant(site), torch.ones(_shape(site), dtype=torch.bool)
+            if found is None and what == "padding" and among.shape[0] == among.shape[1]:
+                among = among.tril()  # later keys may be hidden by another number
+                found = constant(site, among)
             if found is None:
                 continue
             known = True
-            blocked = hidden.expand_as(found.where)
+            blocked = (hidden & among).expand_as(found.where)
             inside, outside = torch.equal(found.where, blocked), torch.equal(found.where, ~blocked)
             inside |= what == "later tokens" and _causal(found)
             if found.added and abs(found.value - 1) < 1e-4 and (inside or outside):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from allformer.auditor.calls import Batch
+from allformer.auditor.calls import Batch, everything
 from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.evidence.padding import (
     PADS,
@@ -115,11 +115,21 @@ def _by_id(ctx: Context) -> Iterator[Finding]:
             f"them alone and at no real token; real outputs move by {distance(real, base):.3g}",
         )
     elif ctx.moved(real, base):
+        rows = _rows_blank(ctx, x[:1])
         yield Finding(
-            "padding.ignored",
+            "padding.query_axis" if rows else "padding.ignored",
             f"{PADS} tokens of padding (id {ctx.call.pad}) on the right move real outputs by "
-            f"{distance(real, base):.3g} (outputs are of size {scale_of(base):.3g})",
+            f"{distance(real, base):.3g} (outputs are of size {scale_of(base):.3g})"
+            + ("; the rows of padding are masked instead" if rows else ""),
         )
+
+
+def _rows_blank(ctx: Context, x: Tensor) -> bool:
+    """Whether the queries of padding, the last of `x`, are masked."""
+    n, keep = x.shape[1], everything(x)[0]
+    keep[-PADS:] = False
+    own = [s for s in ctx.watch(Batch(x))[0].sites if s.weights.shape[1:] == (n, n)]
+    return bool(own) and query_rows(own[0], keep)
 
 
 def _only_padding(ctx: Context, x: Tensor) -> bool:

@@ -9,11 +9,15 @@ import torch
 from torch import Tensor
 
 from allformer.auditor.context import PARTS, Context, check
+from allformer.auditor.evidence.positions import not_toeplitz
 from allformer.auditor.report import Finding
 from allformer.auditor.watch import Site
 
 
-@check("attention.softmax_axis", "mask.after_softmax", "attention.scale", kinds=PARTS)
+@check(
+    "attention.softmax_axis", "mask.after_softmax", "attention.scale", kinds=PARTS,
+    also=("positions.bias",),
+)  # fmt: skip
 def softmax_axis(ctx: Context) -> Iterator[Finding]:
     """Rows sum to 1 over the keys; with a padding mask too."""
     for site in ctx.sites():
@@ -62,7 +66,7 @@ def _judge(site: Site) -> Finding | None:
                 f"{off:.3g}); softmax of a tensor {shape} over axis {site.softmax_dim}",
                 site.where,
             )
-    return _cut(site) or _scaled(site) or Finding(
+    return _cut(site) or _scaled(site) or _biased(site) or Finding(
         "attention.softmax_axis",
         f"row sums of the weights are {float(sums.min()):.3g} … {float(sums.max()):.3g} "
         f"instead of 1; softmax of a tensor {shape} over axis {site.softmax_dim}",
@@ -100,6 +104,21 @@ def _scaled(site: Site) -> Finding | None:
         "attention.scale",
         f"every weight is multiplied by {factor:.4g}{root} after the softmax: rows sum to "
         f"{factor:.4g} instead of 1; a scale belongs before it (head size {d})",
+        site.where,
+    )
+
+
+def _biased(site: Site) -> Finding | None:
+    """A softmax over the keys, and then something that depends on i − j is added."""
+    added = site.weights - torch.softmax(site.masked_in, -1)
+    if added.shape[1] != added.shape[2] or added.shape[1] < 4:
+        return None
+    if not bool(torch.isfinite(added).all()) or not_toeplitz(added)[0] > 1e-6:
+        return None
+    return Finding(
+        "positions.bias",
+        f"what distances add is added to the weights, after the softmax: rows sum to "
+        f"{float(_sums(site).min()):.3g} … {float(_sums(site).max()):.3g} instead of 1",
         site.where,
     )
 

@@ -26,6 +26,16 @@ def _any_head(weights: Tensor) -> Tensor:
     return (weights.amax(0) > 1e-12) & ~(blind & (weights.shape[-1] > 1))[:, None]
 
 
+def all_hidden(site: Site) -> bool:
+    """Whether one number, or −inf, stands for the scores of all pairs, which differ themselves."""
+    given = site.softmax_in
+    if given.numel() != site.scores.numel() or site.k.shape[1] < 2:
+        return False
+    if float(site.scores.std(-1).max()) < 1e-6 * scale_of(site.scores):
+        return False
+    return bool((given == given.flatten()[0]).all())
+
+
 def square(ctx: Context, n: int = 0) -> list[Site]:
     """The self-attentions over n positions, x's unless told."""
     n = n or ctx.positions()

@@ -21,8 +21,8 @@ class Constant:
     where: Tensor  # N T S
 
 
-def constant(site: Site) -> Constant | None:
-    """The number that a mask is made of, if it is one finite number."""
+def constant(site: Site, among: Tensor | None = None) -> Constant | None:
+    """The number that a mask is made of, if it is one finite number; `among` (T S) others aside."""
     if site.learned_scale or site.learned_bias:
         return None
     if site.softmax_dim not in (-1, site.softmax_in.ndim - 1):
@@ -32,6 +32,8 @@ def constant(site: Site) -> Constant | None:
     after = site.scale / (site.q_tag.factor * site.k_tag.factor)  # than the product
     given, bare = (_apart(site, x).double() for x in (site.softmax_in, site.scores))
     bare = bare * after
+    if among is not None:
+        given = torch.where(among, given, bare)
     if not bool(torch.isfinite(given).all()):
         return None
     gap = given - bare

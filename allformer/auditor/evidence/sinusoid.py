@@ -133,11 +133,27 @@ def equal_or_rising(turned: Tensor) -> str:
             f"all {fast.numel()} numbers that turn do so by {high:.4g} a position: the frequencies "
             f"are one and the same, base^(−2i/d) with 2i/d rounded to 0"
         )
+    if any(_folded(omega, base) for base in (BASE, 500_000)):
+        return (
+            f"frequencies reach {high:.4g} a position, modulo 2π: they rise, as base^(+2i/d) does "
+            f"instead of base^(−2i/d)"
+        )
     if int((fast > 1.01).sum()) >= 4:
         return (
             f"frequencies reach {high:.4g} a position, modulo 2π; none is above 1 in base^(−2i/d)"
         )
     return ""
+
+
+def _folded(omega: Tensor, base: float) -> bool:
+    """Whether these are base^(+2i/d), as far as they can be told from one position to the next."""
+    pairs = omega.numel() // 2
+    if pairs < 3 or omega.numel() % 2:
+        return False
+    rising = base ** (torch.arange(pairs, dtype=torch.float64) / pairs)
+    shown = torch.complex(rising.cos(), rising.sin()).angle().abs()
+    wanted = shown.repeat(2).sort().values
+    return float((omega.sort().values - wanted).abs().max()) < 5e-3
 
 
 def _pairs(table: Tensor, omega: Tensor) -> Tensor | None:

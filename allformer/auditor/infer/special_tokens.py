@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from allformer.auditor.calls import MODELS, Call
-from allformer.auditor.infer.visibility import looks_away
+from allformer.auditor.infer.visibility import blank_queries, looks_away
 from allformer.errors import AuditError
 
 NAMES = (
@@ -54,4 +54,12 @@ def pad_inside(plan: Call, module: nn.Module, twin: Any, pad: int | None) -> Non
             plan.pad, plan.pad_inside = candidate, True
             plan.special = plan.special | {candidate}
             plan.notes.append(f"the module masks id {candidate} by itself: it is the padding")
+            return
+    for candidate in dict.fromkeys([pad, known, plan.pad, 0, 1, 2, last]):
+        if candidate is None or not 0 <= candidate <= last or plan.kind == "decoder":
+            continue
+        if blank_queries(plan, twin, candidate):
+            plan.pad, plan.pad_inside = candidate, True
+            plan.special = plan.special | {candidate}
+            plan.notes.append(f"id {candidate} blanks the queries where it stands: the padding")
             return

@@ -89,6 +89,27 @@ def looks_away(plan: Call, twin: Any, candidate: int) -> bool:
     return any(_hides(s) for s in sites)  # one attention that looks away is enough: a mask
 
 
+def blank_queries(plan: Call, twin: Any, candidate: int) -> bool:
+    """Whether queries with this id look at all keys alike, though their scores differ, and the
+    others do not: a mask of the padding that lies along the queries."""
+    batch = plan.batch(1)
+    side = "x" if batch.source is None else "source"
+    marked = getattr(batch, side).clone()
+    marked[:, 3:5] = candidate
+    n = marked.shape[1]
+    for s in watched(plan, twin, replace(batch, **{side: marked})).sites:
+        if s.weights.shape[1:] != (n, n) or s.softmax_in.numel() != s.scores.numel():
+            continue
+        given = s.masked_in
+        rows = torch.zeros(n, dtype=torch.bool)
+        rows[3:5] = True
+        hidden = given[:, rows]
+        blank = bool((hidden == hidden[:1, :1, :1]).all()) and float(s.scores[:, rows].std()) > 1e-6
+        if blank and float(given[:, ~rows].std(-1).nan_to_num(1.0).min()) > 1e-6:
+            return True
+    return False
+
+
 def _hides(site: Site) -> bool:
     """Whether keys 3 and 4 are masked: unseen, and their scores below all others or one number.
 
