@@ -63,7 +63,8 @@ def find_checkpoint(path_or_id: str | Path) -> Path:
     if is_gguf(path):  # all that a directory has, in one file
         return path
     if file:
-        raise CheckpointError(f"{path} is a file; give the checkpoint's directory, {path.parent}")
+        beside = f", {path.parent}" if (path.parent / "config.json").is_file() else ""
+        raise CheckpointError(f"{path} is a file; give the checkpoint's directory{beside}")
     name, at, revision = str(path_or_id).partition("@")
     one = GGUF.fullmatch(str(path_or_id))
     if one is not None:

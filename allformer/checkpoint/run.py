@@ -35,6 +35,7 @@ from allformer.checkpoint.save import OWN, save, write_json
 from allformer.config import EncoderDecoder, to_dict
 from allformer.core.model import AnyModel
 from allformer.errors import CheckpointError
+from allformer.text.files import json_file
 from allformer.text.tokenizer import Tokenizer
 from allformer.tune.tuning import tuning_of
 
@@ -102,6 +103,11 @@ def load_run(path: str | Path, device: torch.device | str = "cpu") -> Run:
     wordless = not any(stack.source.vocab for stack in model.config.stacks.values())
     if wordless or (path / SOUND_TOKENS).is_file():
         return Run(path, model, None)
+    if not json_file(path).is_file():
+        raise CheckpointError(
+            f"{path} is no run directory: it has no tokenizer.json; give the folder that "
+            f"`allformer train` wrote (`allformer info` tells of other checkpoints)"
+        )
     tokenizer = own_tokenizer(path, model.config)
     check_vocabulary(path, model, tokenizer)
     return Run(path, model, tokenizer)

@@ -61,9 +61,10 @@ def _node(data: Any, where: str) -> Any:
     cls = CLASSES.get(name) if isinstance(name, str) else None
     if cls is None:
         hint = did_you_mean(name, CLASSES) if isinstance(name, str) else ""
+        hint = hint or f"try {', '.join(CLASSES)}; "
         raise ConfigError(
-            f"{where}.is={name!r} is not known; {hint}try {', '.join(CLASSES)}; a class of your "
-            f"own must be imported before"
+            f"{where}.is={name!r} is not known; {hint}a class of "
+            f"your own must be imported before, and one of a newer version needs that version"
         )
     known = {field.name: field for field in fields(cls)}
     unknown = sorted(set(data) - set(known), key=str)

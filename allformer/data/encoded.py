@@ -156,5 +156,5 @@ def nothing_left(dropped: int, longest: int, max_length: int | None) -> str:
         return "there is no pair to encode; the data is empty"
     return (
         f"max_length={max_length} drops all {dropped} pairs; the longest sentence has {longest} "
-        "ids: raise data.max_length, or set data.truncate"
+        "ids: raise data.max_length and train.batch_tokens above that, or set data.truncate"
     )

@@ -308,7 +308,7 @@ def text_lines(path: Path) -> Iterator[str]:
     try:
         raw = path.open("rb")
     except OSError as error:
-        raise DataError(f"{path} cannot be opened: {error.strerror}") from error
+        raise DataError(f"{path} cannot be opened: {error.strerror}; check the path") from error
     with raw:
         for number, line in enumerate(_unpacked(raw, path), 1):
             try:

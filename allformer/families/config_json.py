@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from allformer.core.provenance import Provenance
-from allformer.errors import CheckpointError, ConfigError
+from allformer.errors import CheckpointError, ConfigError, did_you_mean
 from allformer.families import FAMILIES
 from allformer.families.family import Family, NotThisFamily, architecture_of
 from allformer.families.fields import Fields
@@ -69,7 +69,9 @@ def write_config(
     A family that is named is the only one tried; else that of the provenance comes first.
     """
     if family is not None and family not in FAMILIES:
-        raise CheckpointError(f"family={family!r} is not known; try {', '.join(sorted(FAMILIES))}")
+        hint = did_you_mean(family, FAMILIES)
+        there = ", ".join(sorted(FAMILIES))
+        raise CheckpointError(f"family={family!r} is not known; {hint}try {there}")
     known = provenance or Provenance()
     own = [known.family] if known.family else []
     names = [family] if family else dict.fromkeys([*own, *FAMILIES])

@@ -7,7 +7,7 @@ from typing import Any
 from allformer.errors import ConfigError
 
 
-def read_yaml(text: str, where: str) -> Any:
+def read_yaml(text: str, where: str, way_out: str = "mend it") -> Any:
     """`read_yaml("steps: 5", "recipe.yaml")` → `{"steps": 5}`."""
     import yaml
 
@@ -28,5 +28,7 @@ def read_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, Loader)  # a SafeLoader: data alone
     except yaml.YAMLError as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"{where} is not YAML: {said}") from None
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        said = problem or " ".join(str(error).split())
+        raise ConfigError(f"{where} is not YAML{line}: {said}; {way_out}") from None

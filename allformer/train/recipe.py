@@ -8,6 +8,7 @@ what there is. The objective says how its own two sections are read.
 
 from __future__ import annotations
 
+import re
 import typing
 from collections.abc import Iterable
 from dataclasses import fields
@@ -17,6 +18,7 @@ from typing import Any
 from allformer.errors import ConfigError, did_you_mean
 from allformer.train.objectives import find_objective
 from allformer.train.plain_yaml import read_yaml
+from allformer.train.recipe_file import recipe_text, way_out_of
 from allformer.train.sections.common import (
     CheckpointTokenizer,
     DecodeRecipe,
@@ -52,13 +54,12 @@ SECTIONS = tuple(f.name for f in fields(Recipe) if f.name != "options")
 def read_recipe(path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a YAML recipe; `overrides` are `section.key=value` and win."""
     path = Path(path)
+    data = read_yaml(recipe_text(path), f"recipe {path}", way_out_of(path)) or {}
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"recipe {path} cannot be read: {error.strerror}; check it") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"recipe {path} is not YAML: {error}") from None
-    return make_recipe(read_yaml(text, f"recipe {path}") or {}, overrides, str(path))
+        return make_recipe(data, overrides)
+    except ConfigError as error:
+        told = re.sub(r"^recipe\.", f"{path}: ", re.sub("^recipe is ", f"{path} is ", str(error)))
+        raise ConfigError(told) from None
 
 
 def make_recipe(data: Any, overrides: Iterable[str] = (), where: str = "recipe") -> Recipe:

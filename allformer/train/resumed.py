@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from allformer.disk import sync
 from allformer.errors import ConfigError
 from allformer.train.recipe import Recipe, read_override, read_recipe
 
@@ -32,11 +33,18 @@ def resumed_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
                 f"--set {override}: a run that goes on keeps its {key}; what may change is "
                 f"{', '.join(MAY_CHANGE)}; for all else start anew with --out"
             )
+    if not path.is_file():
+        told = f"it has no {path.name}" if path.parent.exists() else "there is no such directory"
+        raise ConfigError(
+            f"--resume {path.parent}: {told}; give the directory that `allformer train` wrote"
+        )
     return read_recipe(path, overrides)
 
 
 def write_recipe(recipe: Recipe, path: Path) -> None:
     """In one step: never half a recipe."""
     aside = path.with_name(path.name + ".new")
-    aside.write_text(recipe.to_yaml(), encoding="utf-8")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(recipe.to_yaml())
+        sync(file)
     os.replace(aside, path)

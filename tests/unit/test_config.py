@@ -194,7 +194,7 @@ def changed(path: str, value: object) -> str:
         ("[]", r'config is \[\]; it must be an object with its class under "is"'),
         ('{"heads": 8}', r'class under "is"'),
         ('{"is": "Attn"}',
-         r"config\.is='Attn' is not known; did you mean Attention\? try Norm, .*EncoderDecoder"),
+         r"config\.is='Attn' is not known; did you mean Attention\? a class of your own must be"),
         ('{"is": "Attention"}', r"config lacks Attention\.heads; give it a value"),
         (changed("decoder.dimm", 3),
          r"config\.decoder has no field 'dimm'; did you mean dim\? Stack has dim, "),

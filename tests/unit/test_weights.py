@@ -24,7 +24,7 @@ from allformer.checkpoint.weights import (
 )
 from allformer.config import Tokens
 from allformer.core.model import build
-from allformer.errors import CheckpointError, DataError
+from allformer.errors import CheckpointError
 from allformer.text.tokenizer import Tokenizer, train_tokenizer
 from tests.models import BOS, EOS, KINDS, PAD, SPREAD, decoder_only, loud, seq2seq, tokens
 
@@ -223,7 +223,7 @@ def test_a_run_without_any_checkpoint_says_so(run):
 
 def test_a_run_without_a_tokeniser_is_refused(run):
     (run / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match="no tokeniser"):
+    with pytest.raises(CheckpointError, match=r"is no run directory: it has no tokenizer\.json"):
         load_run(run)
 
 
