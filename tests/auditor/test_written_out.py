@@ -184,6 +184,24 @@ def test_sub_layers_that_no_block_holds(place, check):
     assert first(Pairs, "encoder", only=("residual.after_norm",)) == check
 
 
+@pytest.mark.parametrize("around", [True, False])
+def test_sub_layers_side_by_side(around):
+    class Beside(Plain):
+        def forward(self, ids):
+            x, d = self.emb(ids) + self.pos.weight[: ids.shape[1]], self.emb.weight.shape[1]
+            for a, b in zip(self.a, self.b, strict=True):
+                q, k, v, up = (self.norm(x) @ a).split(d, -1)
+                q, k, v = (z.unflatten(-1, (self.h, -1)).transpose(1, 2) for z in (q, k, v))
+                y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                y = y.transpose(1, 2).flatten(2) @ b[:d] + F.gelu(up) @ b[d:]
+                x = x + y if around else y
+            return self.norm(x) @ self.out
+
+    torch.manual_seed(0)
+    check = "" if around else "residual.missing"
+    assert first(Beside(NORMS["rms"][0]), only=("residual.missing",)) == check
+
+
 # --- norms and sub-layers in bare lists ---------------------------------------------------------
 
 FORMS = {

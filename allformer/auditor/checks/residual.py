@@ -35,9 +35,9 @@ def bottleneck(ctx: Context) -> Iterator[Finding]:
     """Silence one linear map between attentions: the output must still depend on the input."""
     sites = ctx.sites()
     for number, side, what in islice(_between(ctx, sites), MOST):
-        if _depends(ctx, number, side):
+        if _depends(ctx, [number], side):
             continue
-        if not _depends(ctx, -1, side):
+        if not _depends(ctx, [], side):
             return  # it never did: another check says so
         where = ctx.seen.paths.get(number, "")
         yield Finding(
@@ -59,7 +59,7 @@ def skipped(ctx: Context) -> Iterator[Finding]:
         without = ctx.inject(one, {after: silent[after]})
         if ctx.moved(ctx.inject(one, silent), without):
             continue  # something goes around
-        if not _reads(ctx, after, attention) or not _depends(ctx, after, "input"):
+        if not _reads(ctx, after, attention) or not _depends(ctx, [after], "input"):
             continue
         where = ctx.seen.paths.get(after, "")
         heard = ctx.seen.paths.get(attention, "")
@@ -68,6 +68,31 @@ def skipped(ctx: Context) -> Iterator[Finding]:
             f"with {where or 'the sub-layer after an attention'} silent, what {heard or 'it'} "
             f"gives moves no output: the sum after that sub-layer is with what the attention read, "
             f"not with what it gave",
+            where,
+        )
+        return
+
+
+@check("residual.missing", kinds=MODELS)
+def side_by_side(ctx: Context) -> Iterator[Finding]:
+    """Silence all of a layer, as where attention and feed-forward stand side by side: the output
+    must still depend on the input."""
+    for here, after in islice(pairwise(ctx.sites()), MOST):
+        alike = here.q.shape == after.q.shape and here.k.shape[1] == here.q.shape[1]
+        begin, end = (min(s.q_tag.linear, s.k_tag.linear) for s in (here, after))
+        if not alike or begin < 0 or not here.k.shape[1] == after.k.shape[1] == ctx.positions():
+            continue
+        layer = [n for n in ctx.seen.outputs if begin <= n < end]
+        if here.out_op not in layer or _depends(ctx, layer, "input"):
+            continue
+        if not _depends(ctx, [], "input"):
+            return  # it never did: another check says so
+        where = ctx.seen.paths.get(here.out_op, "")
+        yield Finding(
+            "residual.missing",
+            f"with the {len(layer)} linear maps of a layer silent (from the queries to what comes "
+            f"before the next: {where or 'an attention'} among them) no output depends on the "
+            f"input any more: nothing goes around the layer",
             where,
         )
         return
@@ -129,9 +154,9 @@ def _one_projection(site: Site, sites: list[Site]) -> bool:
     return not any(s is not site and s.where == site.where and s.out_op < 0 for s in sites)
 
 
-def _depends(ctx: Context, number: int, side: str) -> bool:
-    """Whether the output moves with the input (or the source) while one map gives 0."""
-    inject = {number: lambda out, args: out * 0} if number >= 0 else {}
+def _depends(ctx: Context, silent: list[int], side: str) -> bool:
+    """Whether the output moves with the input (or the source) while some maps give 0."""
+    inject = {number: lambda out, args: out * 0 for number in silent}
     one = ctx.one
     if side == "source" and one.source is not None:
         other = replace(one, source=ctx.call.other(one.source))
