@@ -100,11 +100,22 @@ def read_override(override: str) -> tuple[str, str, Any]:
     section, dot, name = key.partition(".")
     alone = not dot and section in SECTIONS
     if not equals or not (dot or alone) or not all(key.split(".")):
-        raise ConfigError(f"--set {override!r} is not section.key=value; try train.steps=500")
+        meant = _in_section(key) if equals else ""
+        hint = f"did you mean {meant}={text}?" if meant else "try train.steps=500"
+        raise ConfigError(f"--set {override!r} is not section.key=value; {hint}")
     try:
         return section, name, read_yaml(text, text)
     except ConfigError:
         raise ConfigError(f"--set {override!r}: {text!r} is not YAML; try quotes") from None
+
+
+def _in_section(key: str) -> str:
+    """`_in_section("steps")` → "train.steps", if there is a section with such a key."""
+    hints = typing.get_type_hints(Recipe)
+    for section in ("train", "optim", "schedule", "log", "parallel", "decode"):
+        if key in {field.name for field in fields(hints[section])}:
+            return f"{section}.{key}"
+    return ""
 
 
 def _recipe(given: dict[str, Any], where: str) -> Recipe:

@@ -361,7 +361,9 @@ def test_a_wrong_recipe_names_the_key_and_the_way_out(text, said, tmp_path):
     ("override", "said"),
     [
         ("train.steps", "'train.steps' is not section.key=value; try train.steps=500"),
-        ("steps=5", "'steps=5' is not section.key=value"),
+        ("steps=5", r"'steps=5' is not section.key=value; did you mean train\.steps=5\?"),
+        ("rate=0.1", r"'rate=0.1' is not section.key=value; did you mean optim\.rate=0\.1\?"),
+        ("zzz=5", "'zzz=5' is not section.key=value; try train.steps=500"),
         ("train.stepz=5", r"train\.stepz is not known; did you mean steps\? there is steps"),
         ("tokenzer.vocab=5", r"recipe\.tokenzer is not known; did you mean tokenizer\? there is "),
         ("train.steps=many", r"train\.steps='many' must be int"),
