@@ -31,12 +31,13 @@ import numpy
 import pytest
 import torch
 
-# What runs in the background of a shell ignores Ctrl-C, and so would the processes that are tested.
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    and threading.current_thread() is threading.main_thread()
-):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What runs in the background of a shell ignores Ctrl-C, under nohup that its terminal has closed, and
+# so would the processes that are tested.
+if threading.current_thread() is threading.main_thread():
+    for told, usual in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+        number = getattr(signal, told, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 torch.set_num_threads(1)
 if os.environ.get("TRITON_INTERPRET") == "1":
     from tests import interpreted  # noqa: F401  (Triton's interpreter, made to run)
