@@ -31,8 +31,8 @@ import numpy
 import pytest
 import torch
 
-# What runs in the background of a shell ignores Ctrl-C, under nohup that its terminal has closed, and
-# so would the processes that are tested.
+# What runs in the background of a shell ignores Ctrl-C, under nohup that its terminal has closed,
+# and so would the processes that are tested.
 if threading.current_thread() is threading.main_thread():
     for told, usual in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
         number = getattr(signal, told, None)  # Windows has no SIGHUP
