@@ -133,6 +133,8 @@ class Call:
     user: Callable[..., Any] | None = None
     user_arity: int = 0
     silence: bool = False  # dropout acts in eval: found, and switched off for the other checks
+    seed: int = 0  # of what else draws in eval then
+    draws: bool = False  # it does: each row gets other numbers
     as_log: bool = False  # the outputs are probabilities: found, their logarithms are compared
     dtype: torch.dtype = torch.float64
     notes: list[str] = field(default_factory=list)
@@ -174,8 +176,14 @@ class Call:
 
     @contextlib.contextmanager
     def manner(self) -> Iterator[None]:
-        """In which all runs take place: without dropout if it acts in eval, in one precision."""
-        with NoDropout() if self.silence else contextlib.nullcontext(), default_dtype(self.dtype):
+        """In which all runs take place: without dropout if it acts in eval, in one precision. What
+        else draws there (masks, noise) draws the same each time then."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(default_dtype(self.dtype))
+            if self.silence:
+                stack.enter_context(NoDropout())
+                stack.enter_context(torch.random.fork_rng())
+                torch.manual_seed(self.seed)
             yield
 
     def arguments(self, batch: Batch, labels: Tensor | None = None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from allformer.auditor import audit
+from allformer.auditor.evidence.sinusoid import judge
 from allformer.errors import AuditError
 
 
@@ -40,17 +41,31 @@ class Layer(nn.Module):
         return x + self.feed(self.two(x))
 
 
+def plane_of(side, d, first):
+    """Sines and cosines of the row and of the column of a patch, a half of the numbers each."""
+    speed = 10000 ** (-torch.arange(0, d // 2, 2) / (d // 2))
+    turned = torch.arange(side)[:, None] * speed
+    line = torch.cat([turned.sin(), turned.cos()], -1)  # side d/2
+    both = [line.repeat_interleave(side, 0), line.repeat(side, 1)]
+    return nn.functional.pad(torch.cat(both, -1), (0, 0, int(first), 0))[None]
+
+
 class Seeing(nn.Module):
     """Patches by a convolution, or cut and mapped; read at [CLS], or on average."""
 
-    def __init__(self, cut="convolution", read="cls", bug="", channels=3, side=4, patch=4, d=36):
+    def __init__(
+        self, cut="convolution", read="cls", bug="", channels=3, side=4, patch=4, d=36, plane=False
+    ):
         super().__init__()
         self.patch, self.cut, self.read, self.bug = patch, cut, read, bug
         width = channels * patch**2
         self.map = nn.Conv2d(channels, d, patch, patch) if cut == "convolution" else None
         self.linear = None if self.map else nn.Linear(width, d)
         self.cls = nn.Parameter(torch.randn(1, 1, d) * 0.02) if read == "cls" else None
-        self.places = nn.Parameter(torch.randn(1, side**2 + (read == "cls"), d) * 0.02)
+        if plane:
+            self.register_buffer("places", plane_of(side, d, read == "cls"))
+        else:
+            self.places = nn.Parameter(torch.randn(1, side**2 + (read == "cls"), d) * 0.02)
         self.layers = nn.ModuleList([Layer(d, 3, bug) for _ in range(2)])
         self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, 10)
 
@@ -68,6 +83,8 @@ class Seeing(nn.Module):
             x = torch.cat([self.cls.expand(b, -1, -1), x], 1)
         if self.bug != "positions":
             x = x + self.places
+        if self.bug == "hides":
+            x = x * (torch.rand(x.shape[:2]) < 0.7)[..., None]
         x = x.transpose(0, 1) if self.bug == "rows" else x
         for layer in self.layers:
             x = layer(x)
@@ -80,7 +97,8 @@ class Seeing(nn.Module):
 
 
 SOUND = [
-    {}, {"read": "mean"}, {"read": "all"}, {"cut": "linear"}, {"channels": 1, "side": 7},
+    {}, {"plane": True}, {"plane": True, "read": "mean"},
+    {"read": "mean"}, {"read": "all"}, {"cut": "linear"}, {"channels": 1, "side": 7},
     {"cut": "linear", "channels": 1, "side": 4, "patch": 7, "read": "mean"},
 ]  # fmt: skip
 
@@ -104,6 +122,16 @@ def test_bugs_of_models_that_see(bug, check):
     torch.manual_seed(0)
     report = audit(Seeing(bug=bug), "encoder")
     assert report.findings[0].check == check, report.text()
+
+
+def test_a_fixed_table_of_zeros_is_no_sinusoid():
+    assert judge(torch.zeros(16, 48)) is None
+
+
+def test_one_that_hides_other_patches_each_time_is_told_that_alone():
+    torch.manual_seed(0)
+    report = audit(Seeing(bug="hides"), "encoder")
+    assert [x.check for x in report.findings] == ["dropout.eval"], report.text()
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -9,7 +9,7 @@ from itertools import product
 import torch
 
 from allformer.auditor.calls import Batch, everything
-from allformer.auditor.context import PARTS, Context, check
+from allformer.auditor.context import PARTS, Context, NotApplicable, check
 from allformer.auditor.probe import distance, each_part, scale_of
 from allformer.auditor.report import Finding
 
@@ -129,6 +129,8 @@ def _padded(ctx: Context, batch: Batch, one: int, number: int) -> Batch:
 @check("positions.batch_axis", kinds=PARTS)
 def same_rows(ctx: Context) -> Iterator[Finding]:
     """Identical rows give identical outputs, as many rows as heads too."""
+    if ctx.call.draws:
+        raise NotApplicable("in eval it draws numbers, others for each row")
     for rows in dict.fromkeys((4, max(2, _heads(ctx)))):
         batch = ctx.call.batch(1)
         for side in batch.sides:

@@ -25,7 +25,8 @@ def waves(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def frequencies(table: Tensor) -> Tensor | None:
     """ω of each column of a table (T, D), or None if its columns are no waves."""
     x = table.double()
-    if x.shape[0] < 5 or not bool(torch.isfinite(x).all()) or float(x.abs().max()) > 1.5:
+    most = float(x.abs().max())
+    if x.shape[0] < 5 or not bool(torch.isfinite(x).all()) or not 0 < most <= 1.5:
         return None
     omega, _, off = waves(x)
     return omega if float(off.max()) <= 1e-4 else None
