@@ -53,8 +53,11 @@ def _ends_together(device: torch.device, dtype: torch.dtype) -> bool:
     """Asked of the kernel itself, since PyTorch does not say it: the first of two queries at three
     keys sees two of them."""
     with torch.inference_mode():
-        q, k = (torch.zeros(n, 1, 8, device=device, dtype=dtype) for n in (2, 3))
+        q, k = (torch.zeros(n, 1, 64, device=device, dtype=dtype) for n in (2, 3))
         v = torch.tensor([0.0, 2.0, 7.0], device=device, dtype=dtype)[:, None, None].expand_as(k)
         starts = [torch.tensor([0, n], device=device, dtype=torch.int32) for n in (2, 3)]
-        found = _flash(q, k, v.contiguous(), (starts[0], starts[1], 2, 3), 0.0, True, 1.0)
+        try:
+            found = _flash(q, k, v.contiguous(), (starts[0], starts[1], 2, 3), 0.0, True, 1.0)
+        except RuntimeError:  # a build without the kernel for such rows
+            return False
         return abs(float(found[0, 0, 0]) - 1) < 0.1 and abs(float(found[1, 0, 0]) - 3) < 0.1
