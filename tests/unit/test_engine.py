@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from allformer.config import Attention, DynamicScaling, LMHead, Rotary
+from allformer.core.kernels import ragged
 from allformer.core.kernels.kernel import Case
 from allformer.core.kernels.ragged import RaggedFlash
 from allformer.core.lean import native
@@ -185,6 +186,24 @@ def check_end_to_end(kind: str = PLAIN) -> None:
         check_alone(model, [*mixed(model), *mixed(model)], engine)
     assert any(new == every > 1 for new, every in read), "prompts that begin"
     assert any(1 < new < every for new, every in read), "the rest of prompts"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_which_end_causal_rows_share_is_asked_of_the_kernel(ends: bool, monkeypatch) -> None:
+    def flash(
+        q: Any, k: Any, v: Any, sizes: Any, dropout: float, causal: bool, scale: float
+    ) -> Any:
+        assert causal
+        look = torch.ones(len(q), len(k), dtype=torch.bool).tril(len(k) - len(q) if ends else 0)
+        row = (x.transpose(0, 1)[None] for x in (q, k, v))
+        said = torch.nn.functional.scaled_dot_product_attention(*row, look, scale=scale)
+        return said[0].transpose(0, 1)
+
+    monkeypatch.setattr(ragged, "_flash", flash)
+    ragged._ends_together.cache_clear()
+    case = Case("fast", torch.device("cpu"), torch.float32, 64, packed=True)
+    assert RaggedFlash().resumes(case) == ends
+    ragged._ends_together.cache_clear()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
