@@ -20,6 +20,7 @@ from allformer.core.fused import capturing
 from allformer.core.inputs import Side
 from allformer.core.kernels.kernel import Case
 from allformer.core.kernels.paged import paged_serves
+from allformer.core.kernels.ragged import RaggedFlash
 from allformer.core.layout import Grid
 from allformer.core.lean import LeanDecoder
 from allformer.core.lean.native import few_for
@@ -32,7 +33,7 @@ from allformer.core.precision import widen
 from allformer.core.relatives.rotary import Rotary
 from allformer.core.resumed import Resumed, resume
 from allformer.core.states import Growing, Ring
-from allformer.core.states.pages import PagedCache
+from allformer.core.states.pages import PagedCache, slots_of
 from allformer.core.taps import listening
 from allformer.errors import ConfigError
 from allformer.generate.fixed_steps import FixedSteps
@@ -60,6 +61,8 @@ class Reader:
             across = isinstance(model, EncoderDecoderModel)
             self.steps = FixedSteps(loosely(self.call), model.device, across, capture=True)
         self.lean = lean_rows(model, dtype)
+        flash = RaggedFlash()
+        self.end_to_end = any(flash.fits(case._replace(packed=True)) for case in self._cases())
 
     def _captures(self) -> bool:
         """Whether steps by one token are worth a graph: a kernel reads the pages where they lie, so
@@ -67,11 +70,16 @@ class Reader:
         decoder: Any = self.model.decoder
         if decoder.relative is not None and not isinstance(decoder.relative, Rotary):
             return False  # a bias for every pair of places
+        steady = all(layer.attention.mixer.dilation == 1 for layer in decoder.layers)
+        return steady and all(map(paged_serves, self._cases()))
+
+    def _cases(self) -> set[Case]:
+        """What kernels are asked for, but for who looks at whom."""
         dtype = self.dtype or next(self.model.parameters()).dtype
-        mixers = [layer.attention.mixer for layer in decoder.layers]
+        decoder: Any = self.model.decoder
+        sizes = {layer.attention.mixer.size for layer in decoder.layers}
         drops = self.model.training
-        cases = {Case("fast", self.model.device, dtype, x.size, drops=drops) for x in mixers}
-        return all(map(paged_serves, cases)) and all(mixer.dilation == 1 for mixer in mixers)
+        return {Case("fast", self.model.device, dtype, size, drops=drops) for size in sizes}
 
     def step(self, lines: Sequence[Line]) -> Tensor:
         """The same for lines of one token each; what it gives stands until the next step."""
@@ -97,10 +105,10 @@ class Reader:
             return self._lean(self.lean, lines)
         device = self.model.device
         past, new = [x.past for x in lines], [len(x.ids) for x in lines]
-        layout = whole = resume(past, new, device)
-        if any(past):
+        layout, whole = resume(past, new, device), None
+        if self.end_to_end:
             ends = [x + y for x, y in zip(past, new, strict=True)]
-            whole = resume([0] * len(ends), ends, device)
+            whole = resume([0] * len(ends), ends, device) if any(past) else layout
         ids = torch.tensor([i for line in lines for i in line.ids], device=device)
         sources = None
         if isinstance(self.model, EncoderDecoderModel):
@@ -116,8 +124,8 @@ class Reader:
         row = torch.arange(len(lines)).repeat_interleave(count)  # of each token
         numbers = torch.tensor([i for x in lines for i in range(x.past, x.past + len(x.ids))])
         table = table_of([x.pages for x in lines])[row]
-        page = table.gather(1, (numbers // self.size)[:, None])[:, 0]
-        tokens = Tokens(page * self.size + numbers % self.size, table, numbers + 1, counts)
+        slots = slots_of(table, numbers[:, None], self.size)[:, 0]
+        tokens = Tokens(slots, table, numbers + 1, counts)
         if isinstance(self.model, EncoderDecoderModel):
             lengths = torch.tensor([x.source for x in lines])
             sources = table_of([x.sources for x in lines])
@@ -171,8 +179,8 @@ class Reader:
         keep = torch.arange(int(lengths.max())) < lengths[:, None]  # R S
         ids = torch.zeros(keep.shape, dtype=torch.long)
         ids[keep] = torch.tensor([i for source in sources for i in source])
-        at = torch.arange(keep.shape[1])
-        slots = table_of(pages)[:, at // self.size] * self.size + at % self.size
+        at = torch.arange(keep.shape[1]).expand(len(keep), -1)
+        slots = slots_of(table_of(pages), at, self.size)
         ids, mask, slots = (x.to(model.device) for x in (ids, keep, slots.where(keep, 0)))
         memory = model.encode(ids, None if bool(keep.all()) else mask, dtype=self.dtype)
         for i, j in enumerate(model.decoder.order):

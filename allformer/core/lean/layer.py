@@ -94,9 +94,8 @@ class Layer:
         own = state.own
         if isinstance(own, Pages):
             assert look.tokens is not None
-            return look_back(look.tokens, own, self.few, q[:, 0], k[:, 0], v[:, 0], self.own)[
-                :, None
-            ]
+            seen = look_back(look.tokens, own, self.few, q[:, 0], k[:, 0], v[:, 0], self.own)
+            return seen[:, None]
         assert isinstance(own, Columns)
         if self.few is not None and not (look.causal or look.mask is not None):
             past, keys, values = own.room(k)

@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from allformer.core.library import FAILURES, normal, open_library
+from allformer.core.matmul import FEW
 
 SOURCE = Path(__file__).with_name("few.c")
-ROWS = 8  # few.c takes no more
+ROWS = FEW  # few.c takes no more
 LANES = 16  # a head's size is a multiple of it
 STEP = 64  # K is a multiple of it
 WIDE = 64  # numbers of which the largest is found together

@@ -22,6 +22,11 @@ from allformer.core.resumed import Resumed
 from allformer.core.states.state import Cache, LayerState, State
 
 
+def slots_of(table: Tensor, places: Tensor, size: int) -> Tensor:
+    """Where places of each row lie, R T, in pages of `size`: `table` R P, `places` R T."""
+    return table.gather(1, places // size) * size + places % size
+
+
 class Frame:
     """Where the rows of a call lie: the same for all layers."""
 
@@ -39,7 +44,7 @@ class Frame:
     def turn_to(self, table: Tensor, layout: Resumed, whole: Resumed | None = None) -> None:
         """The rows of the next call; `whole`: with what was read of them before."""
         query = layout.to_grid(layout.numbers)  # R T
-        slots = self._slots(table, query)
+        slots = slots_of(table, query, self.size)
         self.table, self.query = table, query
         self.slots = slots.masked_fill(~layout.keep, 0).flatten()
         self.lengths = query.amax(1) + 1
@@ -47,11 +52,8 @@ class Frame:
         if whole is not None:
             self.written = layout.lay(slots)
             if whole is not layout:
-                self.read = whole.lay(self._slots(table, whole.to_grid(whole.numbers)))
-
-    def _slots(self, table: Tensor, places: Tensor) -> Tensor:
-        """Where these places of each row lie, R T."""
-        return table.gather(1, places // self.size) * self.size + places % self.size
+                places = whole.to_grid(whole.numbers)
+                self.read = whole.lay(slots_of(table, places, self.size))
 
 
 class Pages(State):

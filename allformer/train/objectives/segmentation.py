@@ -315,7 +315,9 @@ class Segmentation(OverPictures[SegmentBatch]):
         loss = model.call(given, dtype=dtype)["loss"] * len(masks)
         return loss, loss.detach()
 
-    def labelled(self, model: Any, batch: SegmentBatch, dtype: torch.dtype | None = None) -> Tensor:
+    def likeliest(
+        self, model: Any, batch: SegmentBatch, dtype: torch.dtype | None = None
+    ) -> Tensor:
         """The likeliest label of each pixel, B H W."""
         out = model.call({"pixel_values": batch.pixels}, dtype=dtype)
         size = tuple(batch.pixels.shape[2:])
@@ -371,7 +373,7 @@ class Segmentation(OverPictures[SegmentBatch]):
             if self.task != "semantic":
                 wanted = _labelled(batch)
             with self._same_draws(model.device):
-                total += confusion(self.labelled(model, batch, dtype), wanted, count)
+                total += confusion(self.likeliest(model, batch, dtype), wanted, count)
         found = iou(total)
         return {"mean_iou": found.mean, "pixel_accuracy": found.accuracy}
 
@@ -383,7 +385,7 @@ class Segmentation(OverPictures[SegmentBatch]):
         batch = self.onto(raw, model.device)
         wanted = batch.maps if self.task == "semantic" else _labelled(batch)
         with self._same_draws(model.device):
-            given = self.labelled(model, batch)
+            given = self.likeliest(model, batch)
         shown = []
         ground = self.labels.index(BACKGROUND) if BACKGROUND in self.labels else -1  # no colour
         for image, true, own in zip(raw.pixels.numpy(), wanted.cpu(), given.cpu(), strict=True):
